@@ -8,10 +8,10 @@ after the other and 50 at a time. Ends with 1 when a p99 is more than doubled (t
 rounds, each against its own base), or when 20,000 take longer than 60 s.
 
 The broker, the sender and the other client are three processes. On two cores the kernel may let the
-sender wait for a core behind one of the others, for its whole share of 1 to 3 ms: the answer is
-there, and nobody is woken to read it. That is no doing of the broker's. So the other client gets
-the cores that nobody else wants (SCHED_IDLE), and the sender takes a core at once where it may
-(SCHED_FIFO, as root). "control" shows what is left of it: the same client at another broker.
+sender wait for a core until the time slice of another one ends, 1 to 3 ms, although its answer is
+there. The broker does not cause that. So the other client runs only on idle cores (SCHED_IDLE), and
+the sender preempts others if it may (SCHED_FIFO, as root). "control" shows the remaining effect:
+the same client at another broker.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _create_until(
 
 
 def come_first() -> None:
-    """Have a core as soon as there is something to do; not what is started from here."""
+    """Preempt other processes when there is work; processes started from here do not inherit it."""
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
@@ -212,7 +212,7 @@ class Beside(NamedTuple):
 
 
 def beside_creator(live_port: int, port: int, kind: str, tag: str, seconds: float) -> Beside:
-    """Sends to one broker while a client makes what it makes, there or at another."""
+    """Sends to one broker while a client creates things, there or at another broker."""
     stop, made = multiprocessing.Event(), multiprocessing.Queue()
     other = multiprocessing.Process(target=_create_until, args=(port, kind, tag, stop, made))
     other.start()
@@ -234,7 +234,7 @@ def beside(slow_s: float, seconds: float, rounds: int) -> list[str]:
         live(another.port, 0.1)  # makes its topic
         for kind in KINDS:
             ratios = []
-            for number in range(rounds):  # each with a base of its own: a machine has its moods
+            for number in range(rounds):  # each with a base of its own: the machine's speed varies
                 base = Beside(live(broker.port, seconds), 0.0)
                 found = beside_creator(broker.port, broker.port, kind, str(number), seconds)
                 ratios.append(quantile(found.took, 0.99) / quantile(base.took, 0.99))

@@ -2,8 +2,8 @@
 
     python -m bench.disturbers KIND PORT [COUNT]
 
-Prints `ready`, begins with a line on stdin, prints a line when it has done its worst, and goes
-with the next line.
+Prints `ready`, starts at a line on stdin, prints a line when it is done, and exits at the next
+line.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def say(text: str) -> None:
 
 
 def swallow(poll: select.epoll, socks: dict[int, socket.socket], until_quiet_s: float) -> int:
-    """Read what comes and do as consumers do: a notice makes them ask for the members again."""
+    """Read, and act as consumers do: after a notice they ask for the members again."""
     asks = encode_frame(Command(38, {"consumerGroup": GROUP}))
     notices = 0
     while events := poll.poll(until_quiet_s):
@@ -122,7 +122,7 @@ def crowd(port: int, count: int) -> None:
 
 
 def reader(port: int, _count: int) -> None:
-    """Reads a topic from its beginning, as fast as it comes."""
+    """Reads a topic from its beginning, as fast as possible."""
     sock = connect(port)
     say("ready")
     wait_for_line()
@@ -153,7 +153,7 @@ def _exactly(sock: socket.socket, size: int) -> bytearray:
 
 
 def idle(port: int, count: int) -> None:
-    """Connections that say nothing."""
+    """Connections that send nothing."""
     socks = [connect(port) for _ in range(count)]
     say("ready")
     wait_for_line()
@@ -193,7 +193,7 @@ def slow(port: int, count: int) -> None:
 
 
 def deaf(port: int, count: int) -> None:
-    """Connections that ask for all they can get and read nothing of it."""
+    """Connections that request as much as possible and read no answers."""
     frames = b"".join(pull_frame(COLD_TOPIC, offset) for offset in range(0, 200))
     socks = [connect(port) for _ in range(count)]
     say("ready")
@@ -217,5 +217,5 @@ KINDS: dict[str, Callable[[int, int], None]] = {
 if __name__ == "__main__":
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    os.nice(10)  # what is measured is the broker's trouble, not the machine's
+    os.nice(10)  # the broker's delays are to be measured, not the machine's
     KINDS[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3]))

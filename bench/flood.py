@@ -1,4 +1,4 @@
-"""Clients that could stop the others, one kind after the other, beside a client that works.
+"""Clients that could block others, one kind after the other, beside a normal client.
 
     python -m bench.flood [KIND ...] [--cold-mb 1536] [--rounds 3]
 
@@ -41,7 +41,7 @@ PROCESSES = {"join": "crowd", "leave": "crowd", "cold": "reader"}
 
 @dataclass
 class Figures:
-    """What the rounds of one kind gave, in ms."""
+    """The results of the rounds of one kind, in ms."""
 
     p50: list[float] = field(default_factory=list)
     p99: list[float] = field(default_factory=list)
@@ -146,7 +146,7 @@ def disturber(kind: str, port: int, count: int) -> Iterator[Disturber]:
 
 
 def fill(folder: str, megabytes: int) -> None:
-    """Messages of 2 KB into one queue, by a broker of its own: what that has in memory goes."""
+    """Messages of 2 KB in one queue, stored by another broker, so that none stay in memory."""
     ext = {"a": "pg", "b": COLD_TOPIC, "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1"}
     frame = encode_frame(Command(310, ext | {"h": "0", "i": ""}, bytes(2 << 10)))
     broker = Broker(folder)
@@ -167,8 +167,8 @@ def drop_page_cache() -> None:
 def beside(
     kind: str, broker: Broker, live: LiveClient, said: dict[str, str]
 ) -> tuple[list[float], tuple[float, float]]:
-    """The live client's times, and the longest turn of the loop, while the clients of this kind
-    do what they do."""
+    """The live client's times and the longest turn of the loop while the clients of this kind
+    are active."""
     if kind == "cold":
         drop_page_cache()
     with disturber(PROCESSES.get(kind, kind), broker.port, COUNTS[kind]) as process:

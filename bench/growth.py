@@ -102,8 +102,8 @@ def sends(broker: BrokerProcess, topic: str, n: int, **options: Any) -> tuple[fl
 
 
 def settle(broker: BrokerProcess) -> None:
-    """Until the broker is idle and the kernel has written what is dirty: what was sent to get to a
-    point is not to be measured at it."""
+    """Wait until the broker is idle and the kernel has written dirty pages: the preparation of a
+    point must not be measured with it."""
     deadline = time.monotonic() + SETTLED_WITHIN
     while time.monotonic() < deadline:
         cpu = broker.cpu_seconds()
@@ -128,7 +128,7 @@ def queues(broker: BrokerProcess, n: int) -> Iterator[tuple[str, Point]]:
     for count in (1, 100, 10_000):
         topic = f"Queues{count}"
         make_topic(broker, topic, count)
-        # The same in each queue at each point, or a pull would bring fewer where there are many.
+        # As many in each queue at each point: else pulls would return fewer with many queues.
         load("send", broker.port, topic=topic, n=EACH * count, queues=count, conns=1, window=128)
         settle(broker)
         pulls = {"topic": topic, "n": n, "max": 32, "queues": min(count, 4)}

@@ -40,7 +40,7 @@ ROUND_MESSAGES = 1024
 
 
 class NoServer:
-    """Stands where the server would: there is no socket here."""
+    """Replaces the server: there is no socket here."""
 
     limits = Limits()
 
@@ -62,7 +62,7 @@ class NoServer:
 
 
 class Unwritten(Connection):
-    """A pull that is no plain one writes its answer itself: it goes no further than here."""
+    """Discards what is written: a pull that is not plain writes its answer itself."""
 
     answer: Sequence[Part] = ()
 

@@ -1,4 +1,4 @@
-"""A client that works: sends at a steady pace and notes how long each message takes to its receipt.
+"""A normal client: sends at a steady pace and measures how long each message takes to its receipt.
 
 The pace does not wait for answers, so a broker that stops for 300 ms is seen by every message of
 these 300 ms and not by one alone.

@@ -14,10 +14,10 @@ _MOST: Final = 3 << 30
 
 @contextmanager
 def warm_memory(size: int) -> Iterator[None]:
-    """So many bytes of memory are in use until the end of this, and free for what is measured then.
+    """Use so many bytes of memory and free them, so that the measured program finds them mapped.
 
-    A virtual machine may have given its free memory to the host, which then has to find each page
-    again: 10 us for a page of a log, where a send takes 3. A broker is not to be measured by that.
+    A virtual machine may have returned its free memory to the host, which then has to provide each
+    page again: 10 us for a page of a log, where a send takes 3. That must not be measured.
     """
     with mmap.mmap(-1, max(mmap.PAGESIZE, min(size, _MOST))) as pages:
         pages.madvise(mmap.MADV_NOHUGEPAGE)

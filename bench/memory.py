@@ -2,7 +2,7 @@
 
 Clients in C send and read as fast as the broker lets them, with and without the keys that an index
 needs; files of the log go as soon as they are full, so that the disk holds. Every second the
-process is read. What must hold: no OOM kill, no refused send, anonymous memory that grows by
+process is read. Required: no OOM kill, no refused send, anonymous memory that grows by
 less than 1 MiB a minute once it is warm, and as many open files and maps at the end as then.
 
 `--queues 20000` instead: every queue of so many gets a message and gives it back; open files, maps
@@ -73,7 +73,7 @@ def memory_group(size_mb: int) -> Iterator[Path]:
 
 
 def remove_group(place: Path) -> None:
-    """A process that was just killed may still be in it for a moment."""
+    """Remove the cgroup; a process that was just killed may be in it for a moment."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -177,12 +177,12 @@ def many_queues(queues: int) -> int:
     finally:
         broker.kill()
         shutil.rmtree(folder)
-    told = "; ".join(
+    counts = "; ".join(
         f"{when} {found:,} of {queues:,} queues give their message, {of.files:,} open files, "
         f"{of.maps:,} maps, {of.anonymous_mb:.0f} MiB anonymous"
         for when, (found, of) in zip(("made:", "restarted:"), counts, strict=True)
     )
-    print(f"{told}; a start takes {started:.1f} s")
+    print(f"{counts}; a start takes {started:.1f} s")
     return 0 if all(found == queues for found, _ in counts) else 1
 
 

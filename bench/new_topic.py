@@ -79,7 +79,7 @@ def _loop_ns(pid: int) -> int:
 
 def measure(topics: int = 8) -> float:
     """CPU microseconds of the loop per message, the median of so many new topics: the least would
-    be of the one topic that left the general path early."""
+    be that of a topic which left the general path early."""
     with Broker(slow_s=0.0) as broker:
         taken = []
         for number in range(topics):

@@ -20,8 +20,8 @@ WARM_LEAST = 900 << 20  # with 170 MB for a burst of 60,000, single ones took tw
 
 
 def log_bytes(n: int, size: Any = 1024, **_: object) -> int:
-    """What so many messages take of log, queues and index, with as much again for a slave, and
-    some more: the kernel gives out other pages first."""
+    """Bytes of log, queues and index for so many messages, twice because of a slave, and some more,
+    because the kernel hands out other pages first."""
     return max(int(n * 2 * (size + 400)), WARM_LEAST)
 
 

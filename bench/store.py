@@ -152,7 +152,7 @@ def _voluntary_waits() -> int:
 
 
 def _empty_calls(count: int) -> list[int]:
-    """How long nothing takes: what other processes take away from this one."""
+    """How long an empty call takes: the time that other processes take from this one."""
     clock = time.perf_counter_ns
     times = []
     data = bytes(1300)

@@ -1,4 +1,4 @@
-"""What the benchmarks of the store put, and how: by the broker's own road."""
+"""The messages of the store benchmarks, put by the broker's own code path."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def batch_of(store: MessageStore, size: int, count: int, start: int = 0) -> Batc
 
 
 def append(store: MessageStore, batch: Batch) -> int:
-    """Put them as the broker does: what rows cannot do (the end of a file), objects do. The end
-    offset of the last."""
+    """Put them as the broker does: as rows, or as objects where rows are not possible (at the end
+    of a file). Returns the end offset of the last one."""
     facts = store.put_rows(batch.rows)
     if len(facts) == len(batch.rows):
         last = facts[-1]

@@ -1,11 +1,11 @@
 """Group commit beside its two ceilings: what the disk allows and what the processor allows.
 
-The disk: copying the bytes of all who wait and one fdatasync, again and again, with nothing else to
-do. The processor: the same senders through the same road, with nobody waiting for the disk
-(ASYNC_FLUSH). The smaller of the two binds where there are several lists of 32 on their way; those
-of one list (1 or 32 waiting) all wait for the same sync, so disk and processor work in turn and the
-times of both add up. Beside them stands the ceiling that no disk reaches: the syncs of one message
-a second, times those who wait. All are measured in turns, in short rounds, on the loop that the
+The disk: copying the bytes of all waiting senders and one fdatasync, repeatedly, with nothing else
+to do. The processor: the same senders on the same code path without waiting for the disk
+(ASYNC_FLUSH). With several lists of 32 in flight the smaller of the two is the limit. Those of one
+list (1 or 32 waiting) all wait for the same sync, so disk and processor work in turn and their
+times add up. A further ceiling, which no disk reaches: syncs of a single message per second, times
+the number of waiting senders. All are measured in turns, in short rounds, on the loop that the
 broker runs on; medians.
 """
 

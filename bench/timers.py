@@ -2,7 +2,7 @@
 
     python -m bench.timers [count]
 
-The store and the timer service are the broker's own; the clock is set by hand, so that no second of
+The store and the timer service are the broker's own; the benchmark sets their clock, so that no
 waiting is measured. Memory is the process's resident memory without the pages of mapped files.
 """
 

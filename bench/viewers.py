@@ -1,20 +1,19 @@
-"""What five people who look at the console cost a client that sends.
+"""How much five viewers of the console slow a client that sends.
 
     python -m bench.viewers [--viewers 5] [--seconds 10] [--rounds 5]
 
-A broker with 50 topics and 20 groups, and round trips of single sends to it, in turns: with nobody
-looking, and with five viewers, each on a page of its own. A viewer asks what a browser asks: the
-page and its files, a session, then the page's figures and the cluster's health, as often as the
-page's script does. Prints the p99 of each turn and its ratio to the mean of the quiet turns before
+A broker with 50 topics and 20 groups, and round trips of single sends to it, in turns: without
+viewers, and with five, each on another page. A viewer sends the requests of a browser: the page
+and its files, a session, then the page's figures and the cluster's health, as often as the page's
+script does. Prints the p99 of each turn and its ratio to the mean of the quiet turns before
 and after. Ends with 1 when the median of the ratios is above 1.10.
 
 "elsewhere" is a second control: the same viewers at another broker on this machine, and the same
 sends to the first one. What they cost there is the cores', not the broker's.
 
-The viewers are another machine's in life: theirs are the cores that nobody else wants (SCHED_IDLE),
-and the sender takes a core at once where it may (as root). The console's process is the broker's
-child, as in life, and competes with it. "control" is the ratio of two quiet turns that follow each
-other.
+Real viewers are on other machines, so these run only on idle cores (SCHED_IDLE), and the sender
+preempts others if it may (as root). The console's process is the broker's child, as in production,
+and competes with it. "control" is the ratio of two quiet turns that follow each other.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ class Message(Received):
         """
         return await self._delivered().reply(self, body, properties)
 
-    def _again(self) -> Message:
+    def _next_attempt(self) -> Message:
         """The same message for one more attempt in its queue; this one is finished."""
         message = Message(self.stored, self.broker, self._delivery)
         message.reconsume_times = self.reconsume_times + 1

@@ -111,7 +111,7 @@ class EmbeddedBroker:
 
     @property
     def app(self) -> AppBroker:
-        """The broker itself, for tests that look inside."""
+        """The broker object, for tests of its state."""
         assert self._app is not None, "the broker is not running"
         return self._app
 

@@ -1,11 +1,13 @@
 """A small blocking client for Spark's workers: processes that only pull or push."""
 
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from typing import Any, Final, TypeVar, cast
 
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.outage import Outage, Unreachable
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.names import is_users_topic
@@ -92,10 +94,10 @@ class Link:
         self.address = address
         host, _, port = address.rpartition(":")
         self._conversation = Conversation[Answer](access.credentials)
+        context = _tls_context(access.ca_file) if access.tls else None
         self._socket = socket.create_connection((host.strip("[]"), int(port)), access.timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if access.tls:
-            context = client_context(access.ca_file)
+        if context is not None:
             self._socket = context.wrap_socket(self._socket, server_hostname=host.strip("[]"))
         self._file = cast(BufferedReader, self._socket.makefile("rb", 1 << 16))
 
@@ -147,6 +149,16 @@ class Link:
     def _check(self, got: int, wanted: int) -> None:
         if got < wanted:
             raise ConnectionError(f"{self.address} closed the connection")
+
+
+def _tls_context(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        return client_context(ca_file)
+    except (OSError, ValueError) as error:
+        raise OptionError(
+            f"option tlsCaFile: {ca_file} cannot be used: {error}; name a PEM file of CA "
+            "certificates that the driver and every worker can read"
+        ) from None
 
 
 def checked(answer: Command, what: str, address: str) -> Command:

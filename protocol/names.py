@@ -50,7 +50,7 @@ SYSTEM_GROUPS: Final = (
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether a list of a user's topics leaves it out, whichever broker it came from."""
+    """Whether it is a system topic, of any kind of broker, which lists of topics leave out."""
     return (
         topic in SYSTEM_TOPICS
         or topic == REPLAYED_TOPIC
@@ -59,8 +59,8 @@ def is_system_topic(topic: str) -> bool:
 
 
 def is_users_topic(topic: str, servers: Container[str]) -> bool:
-    """Whether people are shown it in a list; `servers`: the names of brokers and clusters, for each
-    of which there is a topic."""
+    """Whether lists show it to people; `servers`: the names of brokers and clusters, each of which
+    is also a topic."""
     return (
         topic not in servers
         and not is_system_topic(topic)

@@ -56,7 +56,7 @@ def measure(kind: type[Peer], folder: Path, scale: Scale, *, sync: bool) -> tupl
     finally:
         peer.close()
         shutil.rmtree(folder, ignore_errors=True)
-    # With many under way each client has its own idea of when one is answered.
+    # With many in flight, clients differ in what they measure as a latency.
     latencies = (" p50 us", " p99 us")
     return peer.describe(), {
         name: value

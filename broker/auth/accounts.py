@@ -1,10 +1,10 @@
-"""An account as files and wire write it, made into a user: Apache's plain_acl.yml, and more.
+"""Makes a user of an account in a file or a request: the fields of plain_acl.yml, and ours.
 
 accessKey: billing            secretKey: ... or secretFile: ...
 admin, whiteRemoteAddress, defaultTopicPerm, defaultGroupPerm, topicPerms, groupPerms: as Apache's
 type: Super | Normal          status: enable | disable     fresh: true (no copies of requests)
-certificates:                 names in a client's certificate, by which it is this user
-policies:                     oldSecretKey, oldSecretUntil: the one before, until then (ms)
+certificates:                 names in a client's certificate that identify this user
+policies:                     oldSecretKey, oldSecretUntil: the previous secret, valid until (ms)
   - allow Topic:orders* Pub,Sub from 10.0.0.0/8
 """
 
@@ -40,12 +40,12 @@ KEYS: Final = frozenset(
         "certificates",
     }
 )
-# What a perm of plain_acl.yml allows. Get comes with it: Apache asks no permission for that.
+# What a perm of plain_acl.yml allows. Get is included: Apache requires no permission for it.
 _PERMS: Final = {"PUB": {PUB, GET}, "SUB": {SUB, GET}}
 
 
 def origin_of(value: Any, file: str) -> str:
-    """Where a text was read: the file and, where it is known, the line."""
+    """The file that a text was read from, and the line if it is known."""
     line = getattr(value, "line", 0)
     return f"{file}:{line}" if line else file
 
@@ -69,7 +69,8 @@ def make_user(account: Account, file: str, now_ms: int) -> User:
     if kind not in ("", "super", "normal") or status not in ("", "enable", "disable"):
         raise AccessError(f"{origin}: type is Super or Normal, status is enable or disable")
     old, until = text_of(account, "oldSecretKey"), text_of(account, "oldSecretUntil")
-    secrets = (secret, old) if old and until.isdecimal() and int(until) > now_ms else (secret,)
+    old_until_ms = int(until) if old and until.isdecimal() and int(until) > now_ms else 0
+    secrets = (secret, old) if old_until_ms else (secret,)
     try:
         rules = (*_plain_rules(account, file), *_policies(account, file))
         is_white = white_addresses(text_of(account, "whiteRemoteAddress"))
@@ -88,11 +89,12 @@ def make_user(account: Account, file: str, now_ms: int) -> User:
         is_fresh=text_of(account, "fresh").lower() == "true",
         origin=origin,
         digest=digest_of(account),
+        old_secret_until_ms=old_until_ms,
     )
 
 
 def digest_of(account: Account) -> str:
-    """Of an account with its secret in place, wherever that was read from."""
+    """The digest of an account with its secret filled in, wherever that was read from."""
     fields = {key: value for key, value in account.items() if key != "secretFile"}
     return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -144,7 +146,7 @@ def _listed(kind: str, name: str, allowed: frozenset[str], origin: str) -> Itera
 
 
 def _allowed(perm: str) -> frozenset[str]:
-    """Of `PUB`, `SUB`, `PUB|SUB`, `DENY`; whatever else it says is DENY, as at Apache's."""
+    """The actions of `PUB`, `SUB`, `PUB|SUB` or `DENY`; any other text means DENY, as in Apache."""
     parts = [part.strip() for part in perm.split("|")]
     if not all(part in _PERMS for part in parts):
         return frozenset()

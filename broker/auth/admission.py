@@ -1,4 +1,4 @@
-"""What the hot path asks about the requests of one connection.
+"""Which requests of one connection the hot path may answer.
 
 Nothing is refused here: a frame that is not admitted takes the general path, where the guard gives
 the reason.
@@ -78,15 +78,15 @@ class Admission:
         self._connection = connection
         self._pullers: dict[tuple[str, str, str], Principal] = {}  # access key, topic, group
         self._generation = -1  # generation of the users that this is valid for
-        # Who has sent last: principal, access key, topic, and whether each send must be a new one.
+        # The last sender: principal, access key, topic, and whether its sends must be fresh.
         self.sender: tuple[Principal, str, str, bool] | None = None
 
     def is_current(self, principal: Principal) -> bool:
-        """Whether users and rights are still those by which it was found."""
+        """Whether users and rights have not changed since the principal was found."""
         return principal.generation == self._guard.book.generation
 
     def puller(self, code: int, frame: RawFrame, topic: str, group: str) -> Principal | None:
-        """Who pulls from the topic by a group, if that may go the short way."""
+        """The principal that pulls from the topic for a group, if the fast path may answer it."""
         guard, connection, known = self._guard, self._connection, self._pullers
         if self._generation != guard.book.generation or len(known) > REMEMBERED_MAX:
             known.clear()
@@ -111,12 +111,12 @@ class Admission:
         return principal
 
     def send_check(self) -> SendCheck:
-        """A test whether sends may take the fast path: a closure, as it is called for each one."""
+        """Checks whether sends may take the fast path; a closure, because it runs for each send."""
         guard, connection = self._guard, self._connection
         book, why_stale = guard.book, guard.freshness.why_stale
         last = ("", "", -1)  # access key, topic, generation of users
         user = ""
-        makers: tuple[Keyed, ...] = ()  # of this user's signatures; none: it need not sign
+        makers: tuple[Keyed, ...] = ()  # of this user's signatures; empty: it need not sign
         must_be_fresh = False
 
         def admits(code: int, fields: ProvenFields, content: bytes, body: bytes) -> bool:
@@ -143,7 +143,7 @@ class Admission:
                         break
                 else:
                     return False
-            connection.user = user  # a request of another's may have come in between
+            connection.user = user  # another user's request may have come in between
             if not must_be_fresh:
                 return True
             signed_code, number, made = fields.fresh_code, fields.fresh_number, fields.fresh_time
@@ -152,7 +152,7 @@ class Admission:
         return admits
 
     def _sender(self, fields: ProvenFields, content: bytes, body: bytes) -> Principal | None:
-        """Who sends to the topic, if that may go the short way."""
+        """The principal that sends to the topic, if the fast path may take it."""
         given = fields.Signature.encode()
 
         def is_signed(known: Collection[str] | None) -> bool:

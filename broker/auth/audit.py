@@ -1,7 +1,7 @@
-"""What is written down: one line for each request that was denied and each administrative call.
+"""The audit log: one line for each denied request and each administrative call.
 
-Denials of one client, user and request are said once a second; the rest are counted. Signatures,
-secrets and bodies are never written.
+Denials of one client, user and request are logged once a second; the rest are counted. Signatures,
+secrets and bodies are never logged.
 """
 
 import re
@@ -64,7 +64,7 @@ class Audit:
 
 
 class Audited(Request):
-    """A request whose answer is written down, when it comes later than the handler's return."""
+    """A request whose answer is logged, also if it comes after the handler has returned."""
 
     __slots__ = ("_audit",)
 
@@ -104,7 +104,7 @@ def note(audit: Audit, request: Request, outcome: int, remark: str) -> None:
 
 
 def _settings(body: bytes) -> dict[str, Any]:
-    """Their names; the values may be secret, and those that changed have a line of their own."""
+    """The names only: values may be secret, and each changed setting has a line of its own."""
     return {"settings": [name.decode() for name in _SETTING.findall(body)[:SHOWN_MAX]]}
 
 

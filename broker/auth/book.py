@@ -1,8 +1,8 @@
 """All users: of the operator's files, of the settings, and of config/access.json.
 
 The operator's files are never written. What mqadmin and `aerobee user` change goes to access.json;
-a user that stands in a file is changed there only. Files are checked every few seconds; one that
-cannot be used leaves everything as it is.
+a user that is defined in a file is changed only there. Files are checked every few seconds; if one
+cannot be used, nothing changes.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from aerobee.broker.store.files.real_disk import RealDisk
 log = structlog.get_logger("aerobee.access")
 
 FILE_NAME: Final = "access.json"
-LOOK_EVERY_S: Final = 5.0
+CHECK_EVERY_S: Final = 5.0
 SHIPPED_SECRET: Final = "12345678"  # that of every plain_acl.yml that Apache ships
 
 
@@ -52,8 +52,8 @@ class AccessBook:
     # --- reading
 
     def load(self) -> None:
-        """Read everything; AccessError says what is wrong, and leaves what was."""
-        self._marks = self._look()
+        """Read everything; on an AccessError, which says what is wrong, the old state stays."""
+        self._marks = self._read_marks()
         content = self._own_file()
         own = content.get("accounts") or []
         white = content.get("globalWhiteRemoteAddresses") or []
@@ -64,18 +64,18 @@ class AccessBook:
         try:
             self.load()
         except AccessError as error:
-            log.error("users and rights are not reloaded: the ones before stay", reason=str(error))
+            log.error("users and rights are not reloaded: the old ones stay", reason=str(error))
         else:
             log.info("users and rights reloaded", users=len(self.current.users))
 
     async def watch(self) -> None:
-        """Follow the files, until cancelled."""
+        """Reload when a file changes or an old secret expires, until cancelled."""
         while True:
-            await self._clock.sleep(LOOK_EVERY_S)
-            if self._look() != self._marks or self._secret_has_expired():
+            await self._clock.sleep(CHECK_EVERY_S)
+            if self._read_marks() != self._marks or self._secret_has_expired():
                 self.reload()
 
-    def _look(self) -> tuple[Mark, ...]:
+    def _read_marks(self) -> tuple[Mark, ...]:
         return tuple(marks([*access_files(self._settings), self.path]))
 
     def _own_file(self) -> dict[Any, Any]:
@@ -97,7 +97,7 @@ class AccessBook:
             for account in accounts:
                 user = make_user(account, path, now_ms)
                 if user.name in users:
-                    log.warning("an account stands twice: the first counts", user=user.name)
+                    log.warning("an account is defined twice: the first is used", user=user.name)
                 users.setdefault(user.name, user)
         for user in (*(make_user(each, self.path, now_ms) for each in own), *self._of_settings()):
             users.setdefault(user.name, user)
@@ -134,16 +134,12 @@ class AccessBook:
 
     def _secret_has_expired(self) -> bool:
         now_ms = self._clock.now_ms()
-        return any(
-            len(user.secrets) > 1
-            and int(self.accounts.get(user.name, {}).get("oldSecretUntil") or 2**63) <= now_ms
-            for user in self.current.users.values()
-        )
+        return any(0 < user.old_secret_until_ms <= now_ms for user in self.current.users.values())
 
     # --- changing
 
     def is_in_file(self, name: str) -> str:
-        """Where the user stands that only an editor may change; "" when it is ours to change."""
+        """The file that defines this user and must be edited by hand; "" when we may change it."""
         user = self.current.users.get(name)
         return user.origin if user is not None and name not in self.accounts else ""
 
@@ -153,24 +149,24 @@ class AccessBook:
     ) -> None:
         """Let `edit` change accounts and white addresses, save them, apply them.
 
-        AccessError when the result is no sound one, OSError when the disk refuses: nothing is
-        changed then."""
+        AccessError when the result is invalid, OSError when the disk refuses: then nothing is
+        changed."""
         async with self._changing:
-            if self._look() != self._marks:
+            if self._read_marks() != self._marks:
                 self.load()
             accounts = {name: dict(account) for name, account in self.accounts.items()}
             white = list(self.white)
             edit(accounts, white)
             for name in accounts:
                 if place := self.is_in_file(name):
-                    raise AccessError(f"User:{name} stands in {place} and is changed there")
+                    raise AccessError(f"User:{name} is defined in {place}: change it there")
             await self._replace(list(accounts.values()), white)
 
     async def take_over(self, own: list[Account], white: list[str]) -> bool:
-        """Have what access.json holds replaced by the master's, and put it in force; False when it
-        is the same. Raises as `change` does."""
+        """Replace the content of access.json by the master's and apply it; False when it is the
+        same. Raises as `change` does."""
         async with self._changing:
-            if self._look() != self._marks:
+            if self._read_marks() != self._marks:
                 self.load()
             if own == list(self.accounts.values()) and white == self.white:
                 return False
@@ -184,7 +180,7 @@ class AccessBook:
         content = {"accounts": own, "globalWhiteRemoteAddresses": white}
         await asyncio.to_thread(save_private_json, self.path, content, self._disk)
         self._put_in_force(own, white, access)
-        self._marks = self._look()
+        self._marks = self._read_marks()
 
 
 def _super(name: str, secret: str, origin: str) -> User:

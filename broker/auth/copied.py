@@ -1,18 +1,18 @@
-"""Users and rights on their way from a master to its replicas.
+"""How users and rights are sent from a master to its replicas: encrypted and authenticated.
 
-What is sent holds secrets, and answers are not signed. So it is sealed with the secret that both
-brokers sign in with (innerClientAuthenticationCredentials): only they can read or make it. The
-replica's challenge is in the mark, so that it cannot be replayed, and so is the name of the broker
-group: groups that share the secret do not take each other's users. An answer that nothing has
-changed is sealed, too, without a text: else an attacker in between could keep a user at the replica
-whom the master has removed.
+The text holds secrets, and answers are not signed. So it is sealed with the secret that both
+brokers authenticate with (innerClientAuthenticationCredentials): only they can read or make it. The
+mark covers the replica's challenge, so that an answer cannot be replayed, and the name of the
+broker group: groups that share the secret do not accept each other's users. The answer that nothing
+has changed is sealed too, without a text: otherwise an attacker in between could keep a user alive
+on the replica that the master has removed.
 
     nonce (32)   mark (32)   the text, hidden by the nonce's stream
 
 The text is hidden first, then marked, each with a key of its own: HMAC-SHA-256 of the secret. The
-stream is SHAKE-256 of its key and a nonce that is drawn each time. All of it is in the standard
-library; AES-GCM would be no safer here, and bring a dependency. A secret that can be guessed can be
-guessed from a seal as from any signed request.
+stream is SHAKE-256 of its key and a fresh random nonce. All of it is in the standard library;
+AES-GCM would be no safer here, and would add a dependency. A weak secret can be guessed from a
+sealed text as from any signed request.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class Sealing(NamedTuple):
 
 
 def group_of(settings: Settings) -> str:
-    """A master and its replicas have this name in common."""
+    """The name that a master and its replicas share."""
     return f"{settings.broker_cluster_name}/{settings.broker_name}"
 
 
@@ -77,14 +77,14 @@ def _mark(sealing: Sealing, data: bytes) -> bytes:
 
 
 def _hidden(secret: str, nonce: bytes, text: bytes) -> bytes:
-    """The text and a stream that only the secret's holder can make; the same again undoes it."""
+    """The text XOR a stream that only a holder of the secret can make; applied twice, the text."""
     stream = hashlib.shake_256(_key(secret, b"hide") + nonce).digest(len(text))
     size = len(text)
     return (int.from_bytes(text, "big") ^ int.from_bytes(stream, "big")).to_bytes(size, "big")
 
 
 def digests(access: Access) -> dict[str, str]:
-    """Of all users, of files and settings too, and of the addresses that need not sign."""
+    """The digests of all users, those in files and settings too, and of the white addresses."""
     white = hashlib.sha256("\n".join(access.white).encode()).hexdigest()
     return {name: user.digest for name, user in access.users.items()} | {WHITE: white}
 

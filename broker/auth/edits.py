@@ -30,7 +30,7 @@ def new_secret() -> str:
 
 def add_user(accounts: Accounts, name: str, secret: str, *, is_super: bool = False) -> None:
     if name in accounts:
-        raise AccessError(f"User:{name} is there already")
+        raise AccessError(f"User:{name} exists already")
     if not _NAME.fullmatch(name):
         raise AccessError(f"{name!r:.140} is no name of a user: use letters, digits and _ - . @")
     if not secret and name != ANONYMOUS:

@@ -2,7 +2,7 @@
 
 A connection of our SDK has a session and counts its requests; the broker takes each number once, in
 order. It forgets a session when all its requests are too old to be taken, so the memory is bounded
-by the sessions of some minutes, and by a most for each user.
+by the sessions of some minutes, and by a limit per user.
 """
 
 from collections import Counter
@@ -69,7 +69,7 @@ class Freshness:
                 )
             self._of_user[user] += 1
         elif int(counted) <= last[0]:
-            return f"the request {number} was here already: a copy is not taken"
+            return f"request {number} was received before: copies are not accepted"
         self._sessions[key] = int(counted), now_ms
         return ""
 

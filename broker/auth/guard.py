@@ -51,7 +51,7 @@ GUESSES_MAX: Final = 20  # wrong signatures that one connection may send
 
 
 class Guard:
-    """One for all connections of a process."""
+    """Access control for all connections of a process."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class Guard:
         settings = self._settings
         if settings.authorization_enabled and not self.is_on:
             raise AccessError(
-                "authorizationEnabled=true without authenticationEnabled=true would believe "
-                "everybody's name; set both, or aclEnable=true"
+                "authorizationEnabled=true without authenticationEnabled=true would trust any "
+                "user name; set both, or aclEnable=true"
             )
         is_local = is_loopback(settings.bind_address)
         if not self.is_on:
@@ -265,7 +265,7 @@ class Guard:
     # --- long polls
 
     def check_again(self, principal: Principal, topic: str, group: str) -> None:
-        """Before a pull that has waited is answered: Denied when it may not be any more."""
+        """Check a pull that has waited before it is answered: Denied if it is no longer allowed."""
         if principal.generation == self.book.generation:
             return
         access = self.book.current
@@ -278,7 +278,7 @@ class Guard:
             or not user.is_enabled
             or (certificate and certificate not in user.certificates)
         ):
-            raise Denied(DISABLED, f"User:{principal.name} is not there any more, or disabled.")
+            raise Denied(DISABLED, f"User:{principal.name} was removed or disabled.")
         if principal.user is not None or not user.is_white(principal.address):
             generation = self.book.generation
             now = Principal(principal.name, principal.address, user, generation, certificate)

@@ -179,7 +179,7 @@ def _network(text: str) -> Network:
 
 
 def nobody(address: str) -> bool:
-    """The list of white addresses that is empty."""
+    """An empty list of white addresses."""
     return False
 
 
@@ -192,12 +192,13 @@ class User:
     is_super: bool = False
     is_enabled: bool = True
     rules: tuple[Rule, ...] = ()
-    lists_bind: bool = False  # a super user of plain_acl.yml with lists: they bind what it sends
+    lists_bind: bool = False  # a super user of plain_acl.yml with lists: they restrict its sends
     is_white: Callable[[str], bool] = nobody  # addresses from which it need not sign
     certificates: frozenset[str] = frozenset()  # a client that shows one of these is this user
     is_fresh: bool = False  # its requests must be such as cannot be sent again
     origin: str = ""  # the file, and the line in it
     digest: str = ""  # of the whole definition: equal on two brokers means the same user
+    old_secret_until_ms: int = 0  # 0: there is no old secret
 
 
 @dataclass(frozen=True, slots=True)

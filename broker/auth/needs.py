@@ -57,7 +57,7 @@ Need = Callable[[Asked], Iterator[Ask]]
 
 
 def of_topic(name: str, *actions: str) -> Ask:
-    """A topic; those of retries and dead letters are their group's, and only to be consumed."""
+    """A topic; retry and dead-letter topics belong to their group, and can only be consumed."""
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
             wanted = {SUB if action == PUB else action for action in actions}
@@ -79,7 +79,7 @@ def is_kept_by_broker(topic: str) -> bool:
 
 
 def topic(field: str, *actions: str) -> Need:
-    """The topic that an ext field names; without the field a topic that has no name."""
+    """The topic that an ext field names; an empty name if the field is missing."""
     return lambda asked: iter((of_topic(asked.command.ext.get(field, ""), *actions),))
 
 
@@ -115,7 +115,7 @@ class _AtCommitLogOffset(Header):
 
 
 def record_at_offset(*actions: str) -> Need:
-    """The topic of the record that `offset` points to, whatever the request says of it."""
+    """The topic of the record at `offset`, whatever topic the request names."""
     return lambda asked: _record(asked, decode_ext(asked.command.ext, _AtOffset).offset, actions)
 
 
@@ -136,7 +136,7 @@ def record_by_id(*actions: str) -> Need:
 
 
 def _record(asked: Asked, offset: int, actions: tuple[str, ...]) -> Iterator[Ask]:
-    """Without a record there is nothing to read: the handler answers that."""
+    """Nothing is needed if there is no such record: the handler reports that."""
     name = asked.topic_of_record(offset)
     if name is not None:
         yield of_topic(name, *actions)
@@ -185,7 +185,7 @@ def _body(asked: Asked) -> Mapping[Any, Any]:
 
 
 def topics_of_records(store: MessageStore) -> TopicOfRecord:
-    """The topic of a stored record; of one that the broker keeps for later, where it goes to."""
+    """The topic of a stored record; of a pending one, the topic that it will be delivered to."""
 
     def topic_at(physical_offset: int) -> str | None:
         message = message_at(store, physical_offset) if physical_offset >= 0 else None

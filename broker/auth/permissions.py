@@ -40,7 +40,7 @@ Row = Level | tuple[Need, ...]
 _OPEN, _SIGNED, _SUPER = Level.OPEN, Level.SIGNED, Level.SUPER
 _PULL: Final = (topic("topic", SUB), group("consumerGroup", SUB))
 _READ_TOPIC: Final = (topic("topic", GET),)
-# Whoever may consume a topic may ask how far it reaches: a consumer has to, before its first pull.
+# A consumer has to ask for the ends of a queue before its first pull, so SUB is enough for that.
 _RANGE: Final = (topic("topic", GET, SUB),)
 _LOCK: Final = (
     body_names(group_key="consumerGroup", actions=(SUB,)),

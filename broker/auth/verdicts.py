@@ -24,16 +24,16 @@ class Principal:
     address: str
     user: User | None
     generation: int  # of the users, when it was authenticated
-    certificate: str = ""  # by which it is known, without a signature
+    certificate: str = ""  # that identifies it, without a signature
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """With one of which its requests are signed; none: it need not sign."""
+        """Its requests are signed with one of these; empty: it need not sign."""
         return self.user.secrets if self.user is not None and not self.certificate else ()
 
 
 class Denied(Refused):
-    """A request that may not be."""
+    """A request that is not allowed."""
 
     def __init__(self, reason: str, text: str, rule: str = "") -> None:
         super().__init__(ResponseCode.NO_PERMISSION, text)
@@ -42,7 +42,7 @@ class Denied(Refused):
 
 
 def proven(principal: Principal) -> str:
-    """Its name; none when it only comes from a white address."""
+    """The authenticated user's name; "" for a request that is only from a white address."""
     return principal.name if principal.user is not None else ""
 
 
@@ -55,7 +55,7 @@ def pull_asks(topic: str, group: str) -> tuple[Ask, ...]:
 
 
 def judge(user: User, actions: frozenset[str], resource: Resource, address: str) -> Verdict:
-    """The decision, after what holds for topics of the broker's own."""
+    """The decision; the broker's own topics have special rules."""
     if resource.kind == TOPIC:
         if is_trace(resource.name) and PUB in actions:
             return Verdict(True, "traces may be sent by every user")

@@ -1,7 +1,7 @@
 """White addresses as plain_acl.yml writes them: from these nothing needs a signature.
 
 One address, `*`, parts that are `*`, a range `1-9` or a choice `{1,2}`, several with commas, in
-IPv4 and IPv6; a network as `10.0.0.0/8` is ours.
+IPv4 and IPv6. Networks such as `10.0.0.0/8` are our extension.
 """
 
 import re

@@ -14,7 +14,7 @@ class Text(str):
 
 
 class _Loader(yaml.BaseLoader):  # type: ignore[misc]  # it has no types
-    """No aliases: a small file could name itself huge."""
+    """Refuses aliases: with them a small file can expand to a huge one."""
 
     def construct_scalar(self, node: yaml.ScalarNode) -> Text:
         text = Text(super().construct_scalar(node))

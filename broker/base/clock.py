@@ -24,8 +24,8 @@ class Clock:
 
 
 async def watch_time_of_day(clock: Clock, changed: Callable[[], None]) -> None:
-    """Call `changed` soon after the time of day was set, or went on while the machine slept: waits
-    last by the time that has passed, what they wait for may be due. Ends by cancellation."""
+    """Call `changed` soon after the time of day was set, or the machine was suspended: sleeps use
+    monotonic time, so work may be due before they end. Runs until cancelled."""
     ahead_ms = clock.now_ms() - clock.monotonic() * 1000
     while True:
         await asyncio.sleep(_LOOK_S)  # by the loop's own time: a test's clock moves both alike

@@ -21,7 +21,7 @@ class Histogram:
         self.total += seconds
 
     def add_many(self, seconds: float, count: int) -> None:
-        """So many that took this long each."""
+        """Count several that each took this long."""
         bits = int(seconds * 1e6).bit_length()
         self.counts[bits if bits < BITS_MAX else BITS_MAX] += count
         self.total += seconds * count
@@ -32,7 +32,7 @@ class Histogram:
 
 
 def quantile(counts: list[int], share: float) -> float:
-    """The time in seconds that this share of all took at most, within its bucket by proportion."""
+    """The quantile in seconds, interpolated within its bucket."""
     wanted = sum(counts) * share
     below = 0
     for bits, count in enumerate(counts):

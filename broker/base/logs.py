@@ -41,7 +41,7 @@ class _Logger:
         self.name = name
 
     def write(self, line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the reader of our log may have gone
+        with contextlib.suppress(OSError, ValueError):  # the reader of our log may be gone
             print(line, file=_Output.stream or sys.stderr, flush=True)
 
     debug = info = warning = error = critical = write

@@ -33,7 +33,7 @@ class TrustedTime:
         return self._clock.now_ms() - self._clock.monotonic() * 1000
 
     def resume(self, trusted_ms: int, doubted_ms: int) -> None:
-        """Go on from what an earlier life has kept (`to_keep`); 0: it has kept nothing."""
+        """Continue from what the last run saved (`to_keep`); 0: it saved nothing."""
         if not trusted_ms or self._clock.now_ms() - trusted_ms < 2 * STEP_MS:  # it is rounded down
             return
         self._base_ms = trusted_ms - self._clock.monotonic() * 1000
@@ -57,8 +57,8 @@ class TrustedTime:
         elif self._doubted_at is None:
             self._doubted_at = now_s
             log.warning(
-                "the clock was set ahead, or the broker stood still: files expire by the time "
-                "before that, for a day",
+                "the clock was set ahead, or the broker was suspended: for a day, "
+                "files expire by the time before that",
                 hours=round((ahead_ms - self._base_ms) / STEP_MS),
             )
         elif now_s - self._doubted_at >= DOUBT_S:

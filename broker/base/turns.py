@@ -1,9 +1,9 @@
 """How much of an event-loop turn deferrable work may use.
 
-Thousands of clients may ask for something in the same moment: they start together, or a switch
-between them and us comes back. Each request is short, all of them are not, and the loop would
-answer nobody else meanwhile. So deferrable work gets a slice of each turn; the rest resumes in the
-next ones, in order, and reads and writes of other connections come in between.
+Thousands of clients may send requests at the same moment, because they start together or because a
+network switch recovers. Each request is short, but all of them together would keep the loop from
+serving anybody else. So deferrable work gets a slice of each turn; the rest resumes in the next
+turns, in order, and reads and writes of other connections run in between.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ MESSAGES_S: Final = 0.0003  # more for messages: cut finer, pulls would be slowe
 
 
 def nothing() -> None:
-    """What is to be done after a turn, as a rule."""
+    """The default for `Turns.at_end`."""
 
 
 class Turns:
-    """One for all connections and services of a loop."""
+    """Shared by all connections and services of a loop."""
 
     __slots__ = ("_is_turning", "_until", "_waiting", "slice_s")
 
@@ -38,11 +38,11 @@ class Turns:
         self._is_turning = False
 
     def __len__(self) -> int:
-        """How much work waits."""
+        """How many pieces of work are deferred."""
         return len(self._waiting)
 
     def is_over(self, more_s: float = 0.0) -> bool:
-        """Whether this turn's slice, and so much more, is used up. The first to ask in a turn
+        """Whether this turn's slice, and `more_s` beyond it, is used up. The first call in a turn
         begins the slice."""
         if self._is_turning:
             return perf_counter() >= self._until + more_s
@@ -50,12 +50,12 @@ class Turns:
         return False
 
     def later(self, work: Callable[[], object]) -> None:
-        """Call `work` in one of the next turns, after what waits already."""
+        """Call `work` in one of the next turns, after earlier deferred work."""
         self._waiting.append(work)
         if not self._is_turning:
             self._begin()
 
-    def now_or_later(self, work: Callable[[], object]) -> None:
+    def run_or_defer(self, work: Callable[[], object]) -> None:
         """Call `work` at once, unless the slice is used up."""
         if self.is_over():
             self._waiting.append(work)
@@ -63,7 +63,7 @@ class Turns:
             work()
 
     def charge(self, seconds: float) -> None:
-        """So much of the slice goes to what the loop itself does at the end of the turn."""
+        """Count this time against the slice, for work that the loop does at the end of the turn."""
         self._until -= seconds
 
     def _begin(self) -> None:
@@ -84,7 +84,7 @@ class Turns:
             before = now
             try:
                 waiting.popleft()()
-            except Exception:  # one client's failure: the others' work continues
+            except Exception:  # a failure for one client must not stop the others' work
                 log.exception("deferred work failed")
             now = perf_counter()
             if now + (now - before) >= self._until:  # another like it would not fit

@@ -1,4 +1,4 @@
-"""A whole broker in one object: start, stop, and what it says of itself meanwhile.
+"""A whole broker in one object: start, stop, health and status.
 
 The daemon and the broker inside a test are this same object; only the process around it differs.
 """
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("aerobee.app")
 
-LAST_COPIES_S: Final = 2.0  # at a stop, for slaves to get what they lack
-CHANGE_S: Final = 0.5  # at a change of role, for those who may not listen any more
+LAST_COPIES_S: Final = 2.0  # at a stop, for slaves to catch up
+CHANGE_S: Final = 0.5  # at a change of role, for peers that may not be there any more
 
 
 class StartGivenUp(StoreError):
@@ -80,7 +80,7 @@ class AppBroker:
         self._build()
 
     def _build(self) -> None:
-        """All that has one life, from a start to a stop."""
+        """Make everything that lives from a start to the next stop."""
         self.progress = "starting"
         self.broker: Broker = make_broker(
             self.settings, self.clock, self._disk, self._role_change.superseded
@@ -157,7 +157,7 @@ class AppBroker:
             raise
         self.is_ready = True
         self.progress = "ready"
-        log.info(  # what the ready line does not say
+        log.info(  # in addition to the ready line
             "serving",
             cluster=self.settings.broker_cluster_name,
             name=self.settings.broker_name,
@@ -166,7 +166,7 @@ class AppBroker:
         )
 
     def _opened(self, cut_to: int | None) -> None:
-        """In the thread: the log is in order, and not written to yet."""
+        """In the thread: the log is recovered, and not written to yet."""
         self.roles.opened(self.broker.store, cut_to)
         if self._replica is not None:
             self._replica.opened(self.broker)
@@ -209,7 +209,7 @@ class AppBroker:
             self.metrics_port = metrics.port
 
     def _collect(self) -> "Collector | None":
-        """What makes the metrics, once there is something to be measured."""
+        """The collector of metrics, once there is something to measure."""
         if self._collector is None and self._server is not None and self._front is not None:
             from aerobee.broker.daemon.metrics import Collector
 
@@ -222,14 +222,14 @@ class AppBroker:
             self._metrics = None
 
     def health(self) -> str:
-        """What is wrong, "" when nothing is."""
+        """What is wrong; "" if nothing is."""
         if self._not_started_again:
             return f"it did not start again after a change of role: {self._not_started_again}"
         if self.life.failed:
             return f"a part of the broker has failed: {self.life.failed}"
         if not self.is_ready:
             return ""
-        refusal = self.broker.store.refusals.besides(Cause.SLAVE)  # which is no failure
+        refusal = self.broker.store.refusals.besides(Cause.SLAVE)  # that is no failure
         return f"messages are refused: {refusal.reason}" if refusal is not None else ""
 
     def _recovering(self, done: int, total: int) -> None:
@@ -271,7 +271,7 @@ class AppBroker:
                 *identity,
                 following.on_master,
                 following.lacks_master,
-                on_epoch=self.roles.hear,
+                on_epoch=self.roles.note_epoch,
             )
         copies: Copies | InSync
         if self._replica is not None:
@@ -313,7 +313,7 @@ class AppBroker:
             await self._end_failover()
 
     async def _end_failover(self) -> None:
-        """Our log is closed: another one may be the master at once."""
+        """After our log is closed: give up the lease, so that another replica can take over."""
         failover, task = self._role_change.failover, self._failing_over
         self._role_change.failover = self._failing_over = None
         if failover is not None and task is not None:
@@ -322,8 +322,8 @@ class AppBroker:
             await failover.end()
 
     async def _stop(self, *, changes_role: bool = False) -> None:
-        """A change of role waits for no peer whose machine may be gone: the cluster has no master
-        until it is complete."""
+        """`changes_role`: do not wait for peers whose machines may be gone, because the cluster has
+        no master until the change is complete."""
         self.is_ready = False
         self._close_sockets()
         await asyncio.to_thread(self._stop_metrics)
@@ -347,22 +347,22 @@ class AppBroker:
     # --- a change of role, while the process lives
 
     async def _restart(self, cut_to: int | None) -> bool:
-        """A stop and a start with the role that is remembered now, at the same ports; False: it has
-        stopped, and not started again."""
+        """Stop, and start with the role that is saved now, on the same ports. False: it could not
+        start again."""
         async with self._lives:
             if self._stopping:
                 return False
             if cut_to is not None and self.roles.must_lead:
-                return True  # elected since: its log is the one that counts
+                return True  # elected since: our log is the reference now
             settings = self.settings
             ports = (self.broker_port, self.namesrv_port, self.broker.addresses.ha_port)
             try:
                 await self._stop(changes_role=True)
                 settings.listen_port, settings.namesrv_listen_port = ports[:2]
-                if settings.ha_listen_port >= 0 and ports[2]:  # none: the last try has failed
+                if settings.ha_listen_port >= 0 and ports[2]:  # 0: the last try failed
                     settings.ha_listen_port = ports[2]
                 self.roles.choose()
-                if not settings.is_slave:  # promoted since: its log is the one that counts
+                if not settings.is_slave:  # promoted since: our log is the reference now
                     cut_to = None
                 self._build()
                 await self._start(cut_to)
@@ -371,14 +371,14 @@ class AppBroker:
             except (StartError, StoreError) as error:
                 self._not_started_again = str(error)
                 log.error("the broker did not start again: restart it", reason=str(error))
-            except Exception as error:  # this task is not awaited: it would be silent
+            except Exception as error:  # nobody awaits this task: log it
                 self._not_started_again = f"{type(error).__name__}: {error}"
                 log.error("the broker did not start again: restart it", exc_info=error)
             if self._replica is not None:
                 self._replica.is_up = False  # failover tries again
             return False
 
-    # --- what it says of itself
+    # --- status
 
     def _namesrv_address(self) -> str:
         if self.namesrv_port < 0:

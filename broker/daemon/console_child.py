@@ -61,7 +61,7 @@ class ConsoleChild:
         return ""
 
     def hand_over(self, connection: socket.socket) -> None:
-        """Give a connection to the child, which may have ended meanwhile. Ours is closed."""
+        """Pass a connection to the child, starting it again if it has ended; closes our copy."""
         with self._lock:
             if not self._send(connection):
                 self._end()

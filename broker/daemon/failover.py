@@ -1,8 +1,8 @@
 """Automatic failover: carries out what an arbiter's view means for this broker.
 
-Who leads is decided by `ha/election`, who is in sync by `ha/in_sync`. This keeps our announcement
-alive, reads the view when it has changed, and does the next step. An arbiter that does not answer
-changes nobody's role. A master continues without it while its whole in-sync set follows it: then
+`ha/election` decides who leads, `ha/in_sync` who is in sync. This keeps our announcement alive,
+reads the view when it has changed, and does the next step. An arbiter that does not answer changes
+no role. A master continues without it while its whole in-sync set follows it: then
 none of them can have been elected.
 """
 
@@ -27,12 +27,12 @@ from aerobee.protocol.wire.codes import ResponseCode
 
 log = structlog.get_logger("aerobee.ha")
 
-LOOK_S: Final = 0.25  # between two checks of the in-sync set
+CHECK_S: Final = 0.25  # between two checks of the in-sync set
 LAST_WORD_S: Final = 2.0
-ASKED_S: Final = 10.0  # an operator's request is done by then, or not at all
+ASKED_S: Final = 10.0  # after this time an operator's request is dropped
 START_AGAIN_S: Final = 1.0
-BEAT_S: Final = 1.0  # between two words to the arbiter, or less
-SHORTEST_S: Final = 0.05  # ... after one that has taken long
+BEAT_S: Final = 1.0  # between two renewals of the lease, at most
+SHORTEST_S: Final = 0.05  # ... at least, after one that took long
 
 
 class Failover:
@@ -55,14 +55,14 @@ class Failover:
         self._announced: Alive | None = None
         self._announcing = asyncio.Lock()
         self._stands = -1
-        self._deadline = 0.0  # of our lease, counted from before it was asked for
+        self._deadline = 0.0  # of our lease, counted from before the request for it
         self._asked_until = 0.0  # an operator wants us to be the master
-        self._accept_loss = False  # whatever we lack
+        self._accept_loss = False  # ... even if we lack acknowledged messages
         self._failing_since: float | None = None
         self._reason = ""  # why the arbiter does not answer
         self.step: Step | None = None
 
-    # -- what others ask
+    # -- called by others
 
     @property
     def is_away(self) -> bool:
@@ -108,28 +108,28 @@ class Failover:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 "this replica is not in sync: it may lack messages that were acknowledged; "
-                "promote one of those that are, or say --accept-loss",
+                "promote one that is in sync, or say --accept-loss",
             )
         self._asked_until = self._clock.monotonic() + ASKED_S
         self._accept_loss = accept_loss
         self._wake.set()
         return max(record.epoch if record is not None else 0, own.last_epoch) + 1
 
-    # -- the life of it
+    # -- running
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_alive(), name="lease")
             tasks.create_task(self._listen(), name="changes at the arbiter")
             tasks.create_task(self._fence_in_time(), name="fence")
             while True:
-                await self.look()
+                await self.do_step()
                 await self._announce_again()
                 await self._pause()
 
     async def end(self) -> None:
-        """We go: let others take over at once. After the store is closed."""
+        """After the store is closed: release the lease, so that others take over at once."""
         try:
             async with asyncio.timeout(LAST_WORD_S):
                 await self._arbiter.withdraw()
@@ -141,7 +141,7 @@ class Failover:
         if self._is_due and not self.is_away:
             return
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(CHECK_S):
                 await self._wake.wait()
         except TimeoutError:
             pass
@@ -154,7 +154,7 @@ class Failover:
             self._wake.set()
 
     async def _keep_alive(self) -> None:
-        """A loop that is stuck renews nothing: then others take over."""
+        """Renew the lease from the event loop: if the loop is stuck, others take over."""
         while True:
             began = self._clock.monotonic()
             await self.renew()
@@ -162,9 +162,9 @@ class Failover:
             await self._clock.sleep(max(self._beat_s - took_s, SHORTEST_S))
 
     async def _fence_in_time(self) -> None:
-        """A look may wait for the arbiter; clients should know by then that we do not answer."""
+        """Apart from `do_step`, which may wait for the arbiter: clients must be refused in time."""
         while True:
-            await self._clock.sleep(LOOK_S)
+            await self._clock.sleep(CHECK_S)
             self._leading.fence(self._deadline, self._reason)
 
     async def renew(self) -> None:
@@ -204,10 +204,10 @@ class Failover:
             self._announced = alive
         self._answered()
 
-    # -- one look
+    # -- one step
 
-    async def look(self) -> None:
-        """Do the next step, whatever it is."""
+    async def do_step(self) -> None:
+        """Decide on the next step and do it."""
         self._leading.fence(self._deadline, self._reason)
         now = self._clock.monotonic()
         try:
@@ -223,9 +223,9 @@ class Failover:
         except ArbiterError as error:
             self._is_due = True
             self._away(error)
-        except OSError as error:  # of our disk, when it is noted that we are electable
+        except OSError as error:  # of our disk, when saving that we are electable
             log.error("a step of the failover has failed", reason=str(error), then="retried")
-        except NotStartedAgain as error:  # no other replica may be electable: no reason to give up
+        except NotStartedAgain as error:  # retry: perhaps no other replica is electable
             log.error("this broker does not run", reason=str(error), then="retried")
             self._is_due = True
             await self._clock.sleep(START_AGAIN_S)
@@ -236,7 +236,7 @@ class Failover:
         asked, accept_loss = now < self._asked_until, self._accept_loss
         step = self._voter.decide(view, own, now, asked=asked, accept_loss=accept_loss)
         if not isinstance(step, Stand | Elect):
-            self._asked_until = 0.0  # it is done, or can no longer be done without a loss
+            self._asked_until = 0.0  # done, or no longer possible without a loss
         if isinstance(step, Wait) and step != self.step:
             log.warning("no master is followed", reason=step.reason)
         self.step = step
@@ -256,12 +256,12 @@ class Failover:
         elif isinstance(step, Elect):
             await self._elect(step)
         elif view.record is None and own != self._announced:
-            await self._announce(own)  # the longest log begins: let ours not be an old one
+            await self._announce(own)  # the longest log is elected: keep our log end current
         else:
             await self._announce_if_new(own)
 
     async def _announce_again(self) -> None:
-        """Somebody may have deleted it, though our lease lives."""
+        """Announce again if our announcement was deleted while our lease is still valid."""
         view, known = self._view, self._announced
         if view is None or known is None or self._us.broker_id in view.alive or self.is_away:
             return
@@ -272,7 +272,7 @@ class Failover:
             self._away(error)
 
     async def _announce_if_new(self, alive: Alive) -> None:
-        """The log's end is announced when it counts, in elections."""
+        """Announce, unless only our log end has changed: that matters only in elections."""
         known = self._announced
         if known is None or alive != replace(known, log_end=alive.log_end):
             await self._announce(alive)
@@ -280,8 +280,8 @@ class Failover:
     async def _elect(self, step: Elect) -> None:
         self._is_due = True
         loss_accepted = self._accept_loss and self._clock.monotonic() < self._asked_until
-        if loss_accepted or not step.revision:  # what we have is what counts from now on
-            await self._us.vouch()
+        if loss_accepted or not step.revision:  # our log becomes the reference
+            await self._us.mark_electable()
         log.info("this replica wants to be the master", epoch=step.record.epoch)
         if await self._arbiter.compare_and_set(step.revision, step.record) is not None:
             self._asked_until = 0.0
@@ -301,7 +301,7 @@ class Failover:
             await self._leading.begin(view, step)
             self._stands = -1
         await self._announce_if_new(replace(self._us.announcement(), stands=-1))
-        changed = await self._leading.look(view, step)
+        changed = await self._leading.update_set(view, step)
         if changed is not view:
             self._is_due = True
             self._view = changed or view

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 
 async def id_of(settings: Settings, disk: Disk, go_on: Callable[[], bool]) -> int:
-    """Our brokerId, by which the arbiter knows us. A controller gives it at the first start, which
-    is waited for; StartError when none does."""
+    """Our brokerId for the arbiter. At the first start this waits until a controller assigns one;
+    StartError when none does."""
     if not settings.enable_controller_mode:
         return settings.broker_id
     client = ControllerClient(settings, _patience_s(settings))
@@ -50,7 +50,7 @@ async def id_of(settings: Settings, disk: Disk, go_on: Callable[[], bool]) -> in
 
 
 def _patience_s(settings: Settings) -> float:
-    """With one request to the arbiter."""
+    """The timeout of a request to the arbiter."""
     return min(max(settings.lease_ms / 3000, 0.5), 2.0)
 
 
@@ -96,7 +96,7 @@ def etcd_of(settings: Settings, broker_id: int) -> EtcdArbiter:
 
 
 class ReplicaHere:
-    """This broker, over all of its lives."""
+    """This broker as failover sees it, across its restarts in other roles."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ReplicaHere:
     # -- called by the broker
 
     def opened(self, broker: Broker) -> None:
-        """Its store is open, and not in use yet; OSError when the disk refuses."""
+        """The store is open and not in use yet; OSError when the disk refuses."""
         store = broker.store
         self._electability.opened(was_stopped=store.was_stopped, sync_flush=store.sync_flush)
         if not self._settings.is_slave:
@@ -137,7 +137,7 @@ class ReplicaHere:
             broker.replication.role_changed = self._arbiter.notified
 
     def leads_with(self, in_sync: InSync) -> None:
-        """It takes messages from now on, if its set is large enough without others."""
+        """This broker is the master now; it refuses messages if its in-sync set is too small."""
         refuse_if_few(in_sync, self._settings, self.refusals)
         self.in_sync = in_sync
         self.leads = self._roles.epoch
@@ -148,7 +148,7 @@ class ReplicaHere:
     def _log_end(self) -> int:
         return self._broker.store.max_physical_offset if self._broker is not None else 0
 
-    # -- what failover asks
+    # -- called by failover
 
     @property
     def refusals(self) -> Refusals:
@@ -174,8 +174,8 @@ class ReplicaHere:
         following = self._role_change.following
         if following is None:
             return
-        self._roles.hear(epoch)
-        await following.turn_to(master.address, master.ha_address)
+        self._roles.note_epoch(epoch)
+        await following.follow_master(master.address, master.ha_address)
         # A Java master does not note an epoch that begins where the last one did.
         is_its_epoch = self._roles.epoch == epoch or not following.is_behind_ours
         if following.has_all_confirmed and is_its_epoch:
@@ -185,17 +185,17 @@ class ReplicaHere:
         if self._role_change.following is not None:
             await self._role_change.following.stand()
 
-    async def vouch(self) -> None:
-        """Be electable: no replica has acknowledged more, or an operator accepts the loss."""
+    async def mark_electable(self) -> None:
+        """No replica has acknowledged more, or an operator accepts the loss: save it."""
         await asyncio.to_thread(self._electability.caught_up)
 
     async def become_master(self, epoch: int) -> None:
         mode = self._settings.failover_ack
-        self._roles.obey("SYNC_MASTER" if mode == "IN_SYNC" else "ASYNC_MASTER", epoch)
+        self._roles.decided("SYNC_MASTER" if mode == "IN_SYNC" else "ASYNC_MASTER", epoch)
         await self._start_again()
 
     async def become_slave(self) -> None:
-        self._roles.obey(SLAVE)
+        self._roles.decided(SLAVE)
         await self._start_again()
 
     async def _start_again(self) -> None:

@@ -54,7 +54,7 @@ def install_service(root: Path = Path("/"), command: Path | None = None) -> list
 
 
 def unseen(path: Path) -> str:
-    """Why the service, in its sandbox and as a user of its own, could not use what lies there."""
+    """Why the service, in its sandbox and as a user of its own, could not use this path."""
     for folder in _HIDDEN_FROM_SERVICES:
         if path.is_relative_to(folder):
             return f"lies under {folder}, which the service's sandbox hides"

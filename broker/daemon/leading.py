@@ -1,4 +1,4 @@
-"""What a master that an arbiter has chosen does at each look: its in-sync set, and when it must
+"""The regular work of a master that an arbiter has elected: its in-sync set, and when it must
 refuse messages."""
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Leading:
         await self._us.become_master(epoch)
         self._known_revision = view.revision
 
-    async def look(self, view: View, step: Lead) -> View | None:
-        """Bring the in-sync set up to date; the view, with a set that we have changed. None: it was
-        refused."""
+    async def update_set(self, view: View, step: Lead) -> View | None:
+        """Update the in-sync set; returns the view with the set that is now recorded. None: our
+        change was refused."""
         in_sync, settings = self._us.in_sync, self._settings
         assert in_sync is not None
         if view.revision != self._known_revision:  # what we proposed before is decided
@@ -72,8 +72,9 @@ class Leading:
         return View(record, revision, view.alive)
 
     def fence(self, deadline: float, reason: str) -> None:
-        """Past our lease another one may be elected. It cannot be while all of our set follow us,
-        and what we acknowledge needs all of them anyway: this only lets clients know sooner."""
+        """Refuse messages once our lease has expired, as another master may be elected then. It
+        cannot be while all of our set follow us, and an acknowledgement needs all of them
+        anyway: this only lets clients know sooner."""
         us = self._us
         if not us.leads or us.in_sync is None:
             return

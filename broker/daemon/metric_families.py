@@ -19,7 +19,7 @@ GROUP_TOPIC: Final = ("consumer_group", "topic", "is_retry", "is_system")
 
 
 class Families:
-    """Makes families of metrics, and reads what several of them are about."""
+    """Makes families of metrics, and reads the figures that several of them share."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -53,8 +53,8 @@ class Collector(Families):
         ]
 
     def waiting(self) -> tuple[list[First], Waiting]:
-        """The first message that each group has not had, and what else `slow` needs from the event
-        loop's tables."""
+        """The first message that each group has not fetched, and whatever else `slow` needs from
+        the event loop's tables."""
         store = self._broker.store
         behind = [
             (group, topic, store.store_time_later(topic, queue_id, queue_offset))

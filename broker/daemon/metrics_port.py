@@ -33,7 +33,8 @@ class MetricsPort:
         is_ready: Callable[[], bool],
         console: ConsoleChild | None = None,
     ) -> None:
-        """There is a collector once the store is open. `health` names what is wrong, "" is fine."""
+        """`collector` returns None until the store is open. `health` says what is wrong, "" if
+        nothing is."""
         self._asked = (asyncio.get_running_loop(), collector, health, is_ready, console)
         self._console = console
         self._listener: socket.socket | None = None

@@ -114,7 +114,7 @@ class MetricsServer(ThreadingHTTPServer):
 
 
 class _Families:
-    """A registry for the encoder: metrics that are there already."""
+    """Finished metrics, in the form of a registry for the encoder."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = list(families)

@@ -88,7 +88,7 @@ class AppNameServer:
         log.info("listening", address=join(settings.bind_address, self.namesrv_port))
 
     def give_up_start(self) -> None:
-        """The start is short: it is finished, then undone."""
+        """Does nothing: a start is short, so it is finished before the stop."""
 
     def reload(self) -> None:
         """SIGHUP: read the files of users and the certificates again."""
@@ -102,7 +102,10 @@ class AppNameServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.name_service.kv.file.stop()
+        try:
+            self.name_service.kv.file.stop()
+        except OSError as error:
+            log.error("not saved at the stop", part="kv config", reason=str(error))
 
     def ready_line(self) -> str:
         return f"ready namesrv={join(self.settings.bind_address, self.namesrv_port)}"

@@ -25,7 +25,7 @@ _EXTEND_S: Final = 60.0  # how much more time a start or a stop asks systemd for
 
 
 class Daemon(Protocol):
-    """What this module keeps alive: a broker, or a name server alone."""
+    """What this module runs: a broker, or a name server alone."""
 
     progress: str  # what it is doing while it starts
 
@@ -44,7 +44,7 @@ def run_daemon(make: Callable[[Settings], Daemon], load: Callable[[], Settings])
     try:
         settings = load()
     except SettingsError as error:
-        return _complain(str(error))
+        return _print_error(str(error))
     configure_logs(settings.log_level, settings.log_format)
     for warning in settings.warnings:
         log.warning("settings", warning=warning)
@@ -54,10 +54,10 @@ def run_daemon(make: Callable[[Settings], Daemon], load: Callable[[], Settings])
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_live(make, settings, load))
     except (StartError, StoreError) as error:
-        return _complain(str(error))
+        return _print_error(str(error))
 
 
-def _complain(text: str) -> int:
+def _print_error(text: str) -> int:
     for line in text.splitlines():
         print(f"aerobee: {line}", file=sys.stderr)
     return 1
@@ -104,7 +104,7 @@ async def _live(
 
 
 def _print_ready(line: str) -> None:
-    """On stdout. Our parent may not read it: that is no reason to stop."""
+    """On stdout. A parent that does not read it is no reason to stop."""
     try:
         print(line, flush=True)
     except OSError as error:

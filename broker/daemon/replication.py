@@ -44,8 +44,8 @@ def copies_of(broker: Broker, spawn: Spawn) -> Copies:
 
 
 def in_sync_of(broker: Broker, spawn: Spawn, own_id: int) -> InSync:
-    """The same for a master that an arbiter has chosen: it knows who is in sync. Consumers see what
-    is confirmed, and no more; sends wait for that, unless failoverAck=MASTER."""
+    """The same for a master that an arbiter has elected: with the in-sync set. Consumers see only
+    what is confirmed; sends wait for that, unless failoverAck=MASTER."""
     settings, store = broker.settings, broker.store
     in_sync = InSync(
         broker.clock,
@@ -135,8 +135,8 @@ class Following:
     # -- with an arbiter
 
     def _hide_unconfirmed(self) -> None:
-        """All that we have is in our queues after a start, but a failover may take some of it back:
-        nobody pulls until our master has confirmed it."""
+        """After a start our queues hold all of our log, but a failover may roll back a part of it:
+        refuse pulls until our master has confirmed it."""
         store = self._broker.store
         self._hidden_end = store.max_physical_offset
         self._broker.replication.is_settled = self._hidden_end == store.min_physical_offset
@@ -149,21 +149,21 @@ class Following:
 
     @property
     def has_all_confirmed(self) -> bool:
-        """Whether we have all that the master we follow had confirmed when we began to."""
+        """Whether we have all that our master had confirmed when we began to follow it."""
         store = self._broker.store
         return self.follows and 0 <= self._link.first_confirmed <= store.safe_limit()
 
     async def stand(self) -> None:
-        """Stop following: once this returns, nothing more is taken or acknowledged."""
+        """Stop following: once this returns, nothing more is received or acknowledged."""
         task, self._following = self._following, None
         self._found = None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def turn_to(self, main: str, ha: str) -> None:
-        """Follow this one. The one that we follow may be another, which does not know that it was
-        replaced: nothing more of it is taken or acknowledged."""
+    async def follow_master(self, main: str, ha: str) -> None:
+        """Follow this master. If we follow another one, which may not know that it was replaced,
+        nothing more is received from it or acknowledged to it."""
         if self._link.master not in (None, MasterAddress(main, ha)):
             await self.stand()
         self.on_master(main, ha)
@@ -180,12 +180,12 @@ class Following:
         return self._found
 
     def _followed(self) -> MasterAddress | None:
-        """The master whose log is ours: only its tables belong to what we have. A name server may
-        name one that we refuse, as it was a master before."""
+        """The master whose log we copy: only its tables match our log. A name server may report an
+        earlier master, which we refuse."""
         return self._link.master if self._link.is_following else None
 
     def on_master(self, main: str, ha: str) -> None:
-        """What a name server says; a configured replication port is kept."""
+        """A name server has reported this master; a configured replication port is kept."""
         found = MasterAddress(main, self._fixed_ha or ha)
         if found != self._found:
             log.info("the master is known", master=found.main, replication=found.ha)
@@ -197,7 +197,7 @@ class Following:
 
     @property
     def is_behind_ours(self) -> bool:
-        """Whether the master that we have followed is no Java broker."""
+        """Whether the master that we followed last is an Aerobee broker."""
         return self._link.facts is None or self._link.facts.is_ours
 
     @property
@@ -206,7 +206,7 @@ class Following:
 
     @property
     def master_role(self) -> str:
-        """brokerRole of the master that we have followed; empty: not known."""
+        """brokerRole of the master that we followed last; empty: not known."""
         return self._link.facts.role if self._link.facts is not None else ""
 
     def lacks_master(self) -> bool:

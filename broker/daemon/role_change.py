@@ -41,12 +41,12 @@ class RoleChange:
         self.failover: Failover | None = None  # with an arbiter
 
     def of(self, broker: Broker) -> None:
-        """A new life begins."""
+        """The broker is built again, for its next start."""
         self._broker, self.following = broker, None
 
     def promote(self, role: str, *, force: bool, accept_loss: bool = False) -> int:
-        """A slave: be the master from now on, in the epoch that is returned; clients lose their
-        connections for a moment. Refused says why not."""
+        """Make this slave the master; returns its epoch. Clients lose their connections for a
+        moment. Refused says why not."""
         if self.failover is not None:
             return self.failover.promote(accept_loss=accept_loss)
         following = self.following
@@ -54,7 +54,7 @@ class RoleChange:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 f"this slave follows {following.master_text}, which is up: stop it first; two "
-                f"masters would take messages that one of them has to give up",
+                f"masters would accept messages, and those of one of them would be lost",
             )
         master_role = following.master_role if following is not None else ""
         epoch = self._roles.promote(role or master_role or "ASYNC_MASTER")
@@ -62,8 +62,8 @@ class RoleChange:
         return epoch
 
     def superseded(self, epoch: int, who: str) -> None:
-        """Another broker of our name was made the master after us: take no more messages. A broker
-        that was a slave by its settings is one again."""
+        """Another broker of our name became the master after us: accept no more messages. If our
+        settings say that we are a slave, become one again."""
         if self._settings.is_slave or epoch <= self._roles.epoch or self._broker is None:
             return
         if self.failover is not None:  # an arbiter knows better than a name server

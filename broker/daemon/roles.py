@@ -22,14 +22,14 @@ log = structlog.get_logger("aerobee.app")
 
 
 class Roles:
-    """One broker's role; `settings` say the role that it has now."""
+    """One broker's role. The role that it has now is in `settings`."""
 
     def __init__(self, settings: Settings, disk: Disk) -> None:
         root = settings.store_path_root_dir
         self._settings = settings
         self._configured = settings.broker_role
         self.broker_id = settings.broker_id  # as a slave
-        # With an arbiter: what it says. A starting broker is no master from memory.
+        # With an arbiter: its decision. A broker that starts is never a master from memory.
         self._arbiter_says = Decision(SLAVE) if settings.has_arbiter else None
         self._epoch_to_begin = 0
         self._reported = 0
@@ -37,7 +37,7 @@ class Roles:
         self.epoch_file = EpochFile(os.path.join(root, epoch_file.FILE_NAME), disk)
 
     def choose(self) -> None:
-        """Before a start: let the settings say our role."""
+        """Before a start: set our role in the settings."""
         try:
             self._role_file.load()
         except OSError as error:
@@ -60,8 +60,8 @@ class Roles:
             )
 
     def opened(self, store: MessageStore, cut_to: int | None) -> None:
-        """The log is in order and nobody writes it yet: bring the epochs in line with it, and begin
-        ours if we have become the master. OSError when the disk refuses."""
+        """The log is recovered and not written to yet: adjust the epochs to it, and begin our own
+        if we have become the master. OSError when the disk refuses."""
         file, end = self.epoch_file, store.max_physical_offset
         epochs = file.epochs.within(end) if cut_to is None else file.epochs.cut(cut_to)
         if self.begins_epoch:
@@ -73,14 +73,17 @@ class Roles:
         if epochs != file.epochs:
             file.save(epochs)
         if self._arbiter_says is not None:  # without it, later, an operator decides
-            self._role_file.save(Role(self._configured, SLAVE, max(self._heard, epochs.last)))
+            known = max(self._newest_known, epochs.last)
+            self._role_file.save(Role(self._configured, SLAVE, known))
         elif self._settings.is_slave or self._role_file.saved is not None:
-            known = epochs.last if not self._settings.is_slave else max(self._heard, epochs.last)
+            known = epochs.last
+            if self._settings.is_slave:
+                known = max(self._newest_known, known)
             self._role_file.save(Role(self._configured, self._settings.broker_role, known))
 
-    def obey(self, role: str, epoch: int = 0) -> None:
-        """The arbiter has decided: what we are after the next start, and the epoch that we begin
-        as a master."""
+    def decided(self, role: str, epoch: int = 0) -> None:
+        """The arbiter has decided: our role after the next start, and the epoch that we begin as
+        a master."""
         self._arbiter_says = Decision(role, epoch)
         self._reported = max(self._reported, epoch)
 
@@ -96,36 +99,36 @@ class Roles:
 
     @property
     def begins_epoch(self) -> bool:
-        """Whether this start makes us the master, of a log that another one wrote."""
+        """Whether this start makes us the master of a log that another broker wrote."""
         return bool(self._epoch_to_begin) and not self._settings.is_slave
 
     def promote(self, role: str) -> int:
-        """Remember that this slave is to be the master after its next start; its epoch."""
+        """Remember that this slave becomes the master at its next start; returns its epoch."""
         if not self._settings.is_slave:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 f"this broker is {self._settings.broker_role} already, in epoch {self.epoch}",
             )
-        epoch = max(self.epoch, self._heard, 1) + 1
+        epoch = max(self.epoch, self._newest_known, 1) + 1
         self._role_file.save(Role(self._configured, role, epoch))
         return epoch
 
     def demote(self, epoch: int) -> bool:
-        """Remember that another one is the master since; False: by our settings we are it, and an
-        operator has to change them."""
+        """Remember that another broker is the master now. False: our settings say that we are the
+        master, and an operator has to change them."""
         if self._configured != SLAVE:
             return False
         self._role_file.save(Role(self._configured, SLAVE, epoch))
         return True
 
-    def hear(self, epoch: int) -> None:
-        """Somebody was master in this epoch, whether or not we have a byte of it."""
+    def note_epoch(self, epoch: int) -> None:
+        """Some broker was the master in this epoch, even if our log has no byte of it."""
         self._reported = max(self._reported, epoch)
 
     @property
-    def _heard(self) -> int:
-        """The greatest epoch that we know of. A power cut may have taken it from our log: its
-        number was used all the same."""
+    def _newest_known(self) -> int:
+        """The greatest epoch that we know of. Its number is used, even if a power cut has removed
+        it from our log."""
         saved = self._role_file.saved
         return max(self._reported, saved.epoch if saved is not None else 0)
 

@@ -108,9 +108,9 @@ class ServiceLife:
         broker.groups.load()
         broker.history.load()
         broker.offsets.load()
-        if promoted or not broker.store.was_stopped:  # offsets may be of what we never got
-            broker.offsets.bring_back(broker.store.queue_end)
-        broker.history.bring_back(broker.store.queue_end)
+        if promoted or not broker.store.was_stopped:  # offsets may be of messages that we never got
+            broker.offsets.reset_past_end(broker.store.queue_end)
+        broker.history.reset_past_end(broker.store.queue_end)
         broker.filters.load()
         broker.clients.load()
         broker.schedule.load()
@@ -126,7 +126,7 @@ class ServiceLife:
         broker.batch_ledger.book.load()
 
     def _check_classes(self) -> None:
-        """A slave's configuration is its master's: a file of an unknown kind cannot be."""
+        """A slave copies its master's configuration, and cannot keep an unknown file in sync."""
         folder = self._broker.store.settings.layout.config
         unknown = without_class(self._broker.store.disk.listdir(folder))
         if unknown:
@@ -179,11 +179,11 @@ class ServiceLife:
     # --- stop
 
     def before_stop(self) -> None:
-        """While the connections are still there."""
+        """Called while the connections are still open."""
         self._save(self._broker.clients.stop)
 
     async def stop(self) -> None:
-        """Once no request can come any more: stop, save and flush all."""
+        """Called when no request can come any more: stop, save and flush everything."""
         broker = self._broker
         await self._checks.stop()
         await broker.schedule.stop()
@@ -200,7 +200,7 @@ class ServiceLife:
             self._save(broker.timers.save)
 
     def _save(self, save: Callable[[], None], name: str = "") -> None:
-        """One that fails must not keep the others from being saved."""
+        """Save; a failure is logged, so that the other parts are still saved."""
         try:
             save()
         except OSError as error:

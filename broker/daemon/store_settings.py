@@ -14,7 +14,7 @@ _DISK_RATIOS = (
 
 
 def store_settings(settings: Settings) -> StoreSettings:
-    """The store knows nothing of keys and files: it takes its values from here."""
+    """The store's settings, taken from the broker's: the store knows no keys or settings files."""
     values: dict[str, Any] = {}
     for wanted in fields(StoreSettings):
         name = wanted.name

@@ -34,7 +34,7 @@ class Notifier:
             self._send(f"RELOADING=1\nMONOTONIC_USEC={monotonic_ns // 1000}", _PATIENCE_S)
 
     def reloaded(self, status: str) -> None:
-        """Systemd takes READY for the end of a reload, but in a start for the end of the start."""
+        """READY ends a reload. Not sent during the start, because it would end that as well."""
         if self._is_ready:
             self.ready(status)
 
@@ -46,11 +46,11 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def extend(self, seconds: float) -> None:
-        """The start or the stop takes longer: give it so much more from now on."""
+        """Extend the timeout of the start or the stop to this long from now."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def _send(self, text: str, patience_s: float = 0.0) -> None:
-        """Notices that are repeated anyway do not wait for a busy or absent receiver."""
+        """`patience_s`: how long to wait for a busy receiver; 0 for notices that are repeated."""
         if not self._address:
             return
         with (

@@ -107,7 +107,7 @@ SEND_HANDLERS: tuple[Callable[[Sends], dict[int, Handler]], ...] = (
 
 @dataclass(frozen=True)
 class Front:
-    """What answers requests: the table of handlers, and what the hot path shares with them."""
+    """What answers requests: the handlers, and the objects that the hot path shares with them."""
 
     dispatcher: Dispatcher
     sends: Sends
@@ -120,8 +120,8 @@ def make_broker(
     disk: Disk | None = None,
     superseded: Callable[[int, str], None] = lambda _epoch, _address: None,
 ) -> Broker:
-    """All services, none of them loaded or running. `superseded` is called when a later master of
-    our name registers with our name service."""
+    """A broker with all its services, not loaded and not running. `superseded` is called when a
+    later master of our name registers with our name service."""
     store = MessageStore(store_settings(settings), clock=clock, disk=disk)
     folder, disk = store.settings.layout.config, store.disk
 

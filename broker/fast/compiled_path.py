@@ -45,7 +45,7 @@ _NAMES: Final = tuple(name.encode() for name in (*UNUSUAL_NAMES, CRC32))
 
 @lru_cache(maxsize=64)
 def rules(added: str) -> _hot.Rules:
-    """What makes a send unusual; `added`: the properties that every message gets."""
+    """The rules for plain sends; `added`: the properties that every message gets."""
     make: type[_hot.Rules] = compiled().Rules
     return make(_UNIQUE, _NO_WAIT, _NAMES, UNUSUAL_SYS_FLAGS, added.encode())
 
@@ -78,11 +78,11 @@ class CutDecoder(FrameDecoder):
 
     @property
     def begun(self) -> bytearray:
-        """What has come of an incomplete frame."""
+        """The received part of an incomplete frame."""
         return self._buffer
 
     def receive(self, inbox: _hot.Inbox, count: int) -> list[RawFrame]:
-        """As `feed`, of a read that stands behind what had come before."""
+        """As `feed`, for a read that was received after the incomplete frame, in the inbox."""
         if inbox.begun == len(self._buffer) and self.error is None:
             frames = inbox.frames(count, self.frame_size_max - 4)
             if not frames.bad:
@@ -96,7 +96,7 @@ _inboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _hot.Inbox] = WeakKeyDict
 
 
 def _inbox_of(loop: asyncio.AbstractEventLoop) -> _hot.Inbox:
-    """The inbox of all its connections; another loop may read in another thread meanwhile."""
+    """The inbox of all connections of a loop; each loop has its own, as it may have a thread."""
     found = _inboxes.get(loop)
     if found is None:
         make: type[_hot.Inbox] = compiled().Inbox
@@ -183,17 +183,17 @@ class CompiledPath(CompiledBatches):
         return parts
 
     def room(self) -> _hot.Inbox:
-        """Where the next read is received."""
+        """The buffer for the next read."""
         assert self._inbox is not None
         return self._inbox.room(self._cut.begun)
 
     def received(self, count: int) -> bytes:
-        """A copy of it."""
+        """A copy of the bytes received there."""
         assert self._inbox is not None
         return self._inbox.received(count)
 
     def receive(self, count: int) -> Sequence[Part]:
-        """As `feed`, of a read in that place."""
+        """As `feed`, for a read in that buffer."""
         assert self._inbox is not None
         return self._take(self._cut.receive(self._inbox, count))
 

@@ -31,7 +31,7 @@ def _answers(answers: SendAnswers, id_head: bytes) -> _hot.Answers:
 
 
 class _Marks(Sequence[Mark]):
-    """The marks of a run in C, created only for messages that the store did not accept there."""
+    """The marks of a run in C, created only if the store did not accept its messages in C."""
 
     def __init__(self, run: _hot.Run) -> None:
         self.run = run

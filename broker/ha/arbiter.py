@@ -101,7 +101,7 @@ class Arbiter(Protocol):
 
     @property
     def local(self) -> tuple[str, int]:
-        """Our address, as a machine that is reached from it may know us."""
+        """Our end of the connection to it: the address by which other machines may reach us."""
 
     async def read(self) -> View:
         """The present state: never older than what an earlier call has seen."""

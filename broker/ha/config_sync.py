@@ -35,7 +35,7 @@ log = structlog.get_logger("aerobee.ha")
 
 OURS_S: Final = 1.0
 JAVA_S: Final = 3.0
-LOOK_S: Final = 0.1
+CHECK_S: Final = 0.1
 
 
 class ConfigSync:
@@ -82,7 +82,7 @@ class ConfigSync:
         queues, master = self._store.queue_table.table, self._followed()
         known, until = len(queues), self._clock.monotonic() + seconds
         while len(queues) == known and self._clock.monotonic() < until:
-            await self._clock.sleep(LOOK_S)
+            await self._clock.sleep(CHECK_S)
             if self._followed() != master:
                 return
 

@@ -34,14 +34,14 @@ log = structlog.get_logger("aerobee.ha")
 
 NOBODY: Final = 0  # no broker, as a record's master
 AT_ONCE_MS: Final = 1  # a heartbeat that expires at once
-APPLIED_S: Final = 0.05  # a change that is answered may not be shown at once ...
+APPLIED_S: Final = 0.05  # a change may be visible only some time after its answer ...
 APPLIED_TRIES: Final = 20
 AGAIN_S: Final = 0.25  # pause after a refusal
 
 
 @dataclass(frozen=True, slots=True)
 class SetMember:
-    """The broker that requests to the controller name."""
+    """Our identity in requests to the controller."""
 
     cluster: str
     name: str
@@ -86,7 +86,7 @@ class ControllerArbiter:
 
     async def read(self) -> View:
         for _ in range(APPLIED_TRIES):
-            view = await self._look()
+            view = await self._read_record()
             if view.revision >= self._floor:
                 break
             await asyncio.sleep(APPLIED_S)
@@ -101,8 +101,8 @@ class ControllerArbiter:
         self._view = view = await self._judged(view)
         return view
 
-    async def _look(self) -> View:
-        """Its record, with no holder."""
+    async def _read_record(self) -> View:
+        """The controller's record, without a holder."""
         wanted = fastjson.dumps([self._us.name])
         answer = await self._records.ask(controller.GET_SYNC_STATE_DATA, {}, wanted)
         try:
@@ -265,8 +265,8 @@ class ControllerArbiter:
         return own.electable and self._born is not None and not self._is_refusing
 
     async def _refuse(self, view: View, reason: str) -> View:
-        """Make it elect again by ending our heartbeats. A last one, which expires at once, goes
-        ahead, so that the controller connects this connection's end with us."""
+        """Make the controller elect again by ending our heartbeats. A last one, which expires at
+        once, comes first, so that the controller attributes the end of the connection to us."""
         if not self._is_refusing:
             log.warning("this broker refuses its election", reason=reason)
         self._is_refusing = True

@@ -57,8 +57,8 @@ class ControllerClient:
         return answer
 
     def _late(self) -> str:
-        """No answer in time. The connection is kept for a while: the controller treats its end as
-        our death."""
+        """The error when no answer came in time. The connection is kept for some more requests:
+        the controller takes its end for our death."""
         if self._link is None:
             return f"no controller that leads was found in {self._timeout_s:g} s"
         text = f"the controller at {self._link.address} did not answer in {self._timeout_s:g} s"
@@ -68,24 +68,42 @@ class ControllerClient:
         return text
 
     async def _find_leader(self) -> RequestLink:
-        """Find the leader: the first controller that answers knows it."""
-        failures = []
-        for address in await self._addresses():
-            link = self._link_to(address)
-            try:
-                answer = await _asked(link, controller.GET_METADATA_INFO, {}, b"", self._timeout_s)
-                leader = answer.ext.get("controllerLeaderAddress", "")
-                if not leader:
-                    raise LinkError(f"the controller at {address} knows no leader")
-                found = self._link_to(leader)
-                await found.connect(self._timeout_s)
-                self.local = found.local
-                return found
-            except LinkError as error:
-                failures.append(str(error))
-            finally:
-                link.close()
-        raise LinkError("; ".join(failures) or "controllerAddr names no controller")
+        """A connection to the leader, which every controller knows. All are asked at once, because
+        one whose machine is gone does not even refuse."""
+        asking = [asyncio.create_task(self._leader_by(each)) for each in await self._addresses()]
+        failures: list[str] = []
+        found: RequestLink | None = None
+        try:
+            for answer in asyncio.as_completed(asking):
+                try:
+                    found = await answer
+                    break
+                except LinkError as error:
+                    failures.append(str(error))
+        finally:
+            for task in asking:
+                task.cancel()
+            for other in await asyncio.gather(*asking, return_exceptions=True):
+                if isinstance(other, RequestLink) and other is not found:
+                    other.close()
+        if found is None:
+            raise LinkError("; ".join(failures) or "controllerAddr names no controller")
+        self.local = found.local
+        return found
+
+    async def _leader_by(self, address: str) -> RequestLink:
+        """A connection to the leader that this controller names."""
+        link = self._link_to(address)
+        try:
+            answer = await _asked(link, controller.GET_METADATA_INFO, {}, b"", self._timeout_s)
+        finally:
+            link.close()
+        leader = answer.ext.get("controllerLeaderAddress", "")
+        if not leader:
+            raise LinkError(f"the controller at {address} knows no leader")
+        found = self._link_to(leader)
+        await found.connect(self._timeout_s)
+        return found
 
     def _link_to(self, address: str) -> RequestLink:
         settings = self._settings
@@ -96,14 +114,17 @@ class ControllerClient:
         addresses = addresses_of(self._settings.controller_addr)
         if not self._settings.fetch_controller_addr_by_dns_lookup:
             return addresses
-        loop, found = asyncio.get_running_loop(), []
+        loop, found, failure = asyncio.get_running_loop(), [], ""
         for address in addresses:
             host, _, port = address.rpartition(":")
             try:
                 rows = await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-            except OSError as error:
-                raise LinkError(f"controllerAddr={address} cannot be looked up: {error}") from None
+            except (OSError, UnicodeError) as error:  # the others may be found
+                failure = f"controllerAddr={address} cannot be looked up: {error}"
+                continue
             found += [join(str(row[4][0]), int(port)) for row in rows]
+        if failure and not found:
+            raise LinkError(failure)
         return found
 
     def close(self) -> None:
@@ -118,9 +139,8 @@ async def _asked(
 ) -> Command:
     ext = {name: str(value) for name, value in fields.items()}
     await link.connect(seconds)
-    return await link.request(
-        Command(code, ext, body), 2 * seconds
-    )  # the caller's own timeout is shorter
+    # The caller's own timeout is shorter.
+    return await link.request(Command(code, ext, body), 2 * seconds)
 
 
 def _nothing() -> None:

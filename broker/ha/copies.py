@@ -38,7 +38,7 @@ class Copies:
         behind_max: int,
         timeout_ms: int,
     ) -> None:
-        """`behind_max`: a slave that lacks more bytes than this does not count as there."""
+        """`behind_max`: a slave that lacks more bytes than this does not count as connected."""
         self._log_end = log_end
         self.needed = needed
         self._behind_max = behind_max
@@ -72,7 +72,7 @@ class Copies:
 
     @property
     def copied_offset(self) -> int:
-        """The log is on `needed` other brokers up to here."""
+        """Up to where `needed` other brokers have the log."""
         ends = sorted(self.by_broker().values(), reverse=True)
         return ends[self.needed - 1] if 0 < self.needed <= len(ends) else 0
 

@@ -1,5 +1,4 @@
-"""What else is rolled back when a replica's log is cut: progress that depends on the part that
-is lost.
+"""What else is rolled back when a replica's log is cut: progress that depends on the lost part.
 
 Delays and timers delivered into that part were not delivered, from the new master's point of view.
 So their progress goes back before them. This is done before the cut: if power is lost in

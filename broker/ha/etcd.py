@@ -184,7 +184,8 @@ class EtcdArbiter:
         try:
             response = gateway.begin("/v3/watch", {"create_request": create})
             gateway.set_read_timeout(SILENCE_S)
-            while response.readline() and not self._closed:  # one JSON object each
+            # Before the first read too: `abort` does nothing while the socket is being opened.
+            while not self._closed and response.readline():  # one JSON object each
                 loop.call_soon_threadsafe(self._change.set)
         except (OSError, HTTPException, RuntimeError, ValueError):
             pass  # silent for long, or closed by us or by etcd: reconnect

@@ -82,7 +82,7 @@ class Gateway:
     ) -> dict[str, Any]:
         """ArbiterError: the outcome is unknown, and the next request goes to the next endpoint. A
         `repeatable` one, and one that was never sent, goes there at once: a lease must not expire
-        because a machine is gone that we happened to ask."""
+        because the machine that we asked is gone."""
         for others in reversed(range(len(self._endpoints))):
             try:
                 return self._ask(path, content)
@@ -128,8 +128,8 @@ class Gateway:
         return HTTPConnection(host, port, timeout=self._timeout_s)
 
     def _reach(self, connection: HTTPConnection) -> None:
-        """A machine that is gone does not even refuse: without TLS half of the time is enough, as
-        the first try takes a round trip, and the kernel makes the second a second later."""
+        """Connect. A machine that is gone does not refuse, so without TLS wait only half of the
+        time: an attempt takes a round trip, and the kernel repeats it only a second later."""
         if not isinstance(connection, HTTPSConnection):
             connection.timeout = self._timeout_s / 2
         try:

@@ -30,8 +30,8 @@ class Follower:
 
     @property
     def is_settled(self) -> bool:
-        """Whether our first ack, which says all that we have, is true: a SYNC_FLUSH slave may have
-        more than is on its disk when its link breaks."""
+        """Whether our first ack, which covers all that we have, is valid: a SYNC_FLUSH slave may
+        have more than is on its disk when its link breaks."""
         store = self._store
         return not store.sync_flush or store.flushed_offset >= store.max_physical_offset
 

@@ -87,18 +87,18 @@ class InSync:
     # -- acknowledgements
 
     def confirmed(self) -> int:
-        """The confirm offset: all that count have the log up to here, we too. Replicas may show
-        it to consumers. Any thread may call this."""
+        """The confirm offset: we and all members have the log up to here. Replicas may show it to
+        consumers. Any thread may call this."""
         safe = self._safe_end()
         return min(self._confirm, safe) if self.waited_for else safe
 
     def _count(self) -> None:
-        """The set, a proposal or a joining member has changed."""
+        """Call after the set, a proposal or the joining members have changed."""
         self.waited_for = (self.recorded | self._undecided | self._joining.keys()) - {self._own_id}
         self._advance()
 
     def _advance(self) -> None:
-        """Recompute how much all of them have."""
+        """Recompute up to where all members have the log."""
         needed, before = self.waited_for, self._confirm
         if needed:
             has = self.by_broker()
@@ -107,7 +107,7 @@ class InSync:
             self._confirm = self._log_end()
         if self._confirm > before or not needed:
             self._on_confirm(self._confirm if needed else None)
-        if self.is_enough:  # else puts wait until it is, or time out
+        if self.is_enough:  # else puts wait until it is large enough, or time out
             self.waiters.reached(self._confirm)
 
     @property

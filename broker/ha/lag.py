@@ -20,8 +20,8 @@ _PLACE: Final = head_part("physical_offset")
 
 
 def behind_ms(store: MessageStore, acked: int, now_ms: int) -> int | None:
-    """0: it has all; None: unknown, as it has not reported yet, or its report is within a record
-    (Java slaves do that)."""
+    """0: it lacks nothing; None: unknown, because it has not reported yet, or its report is within
+    a record (Java slaves do that)."""
     if acked < 0:
         return None
     offset = max(acked, store.min_physical_offset)

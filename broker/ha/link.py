@@ -28,11 +28,11 @@ log = structlog.get_logger("aerobee.ha")
 
 TAIL_BYTES: Final = 1 << 20  # at most this far behind, a slave is served from the loop
 GATHER_BYTES: Final = 512 << 10  # less than this waits for the ack of what was sent before it
-GATHER_S: Final = 0.002  # ... and, if nobody waits for the copy, so long after a frame of
-MANY_BYTES: Final = 16 << 10  # ... at least this: there is more to come
-LONE_BYTES: Final = 8 << 10  # so little goes out in the turn in which it was put
+GATHER_S: Final = 0.002  # ... and, if nobody waits for the copy, for this long after a frame
+MANY_BYTES: Final = 16 << 10  # ... of at least this size: there is more to come
+LONE_BYTES: Final = 8 << 10  # not more than this is sent in the turn in which it was put
 FROM_FILE_BYTES: Final = 16 << 10  # from here on the kernel takes it from the file
-JOB_BYTES: Final = 32 << 20  # sent by a thread before the loop looks again
+JOB_BYTES: Final = 32 << 20  # sent by a thread before the loop decides again
 MORE_FOLLOWS: Final = getattr(socket, "MSG_MORE", 0)  # Linux
 _POLL_MS: Final = 500
 _REPORTS_SIZE: Final = 4096
@@ -77,7 +77,7 @@ class Link:
         self._unsent = memoryview(b"")
         self._sent_all_to = 0  # the log's end when the slave was last sent all of it
         self._sent_last = 0  # bytes, then
-        self.gathers_until = 0  # appends that end before this do not have to be looked at
+        self.gathers_until = 0  # appends that end before this can be ignored
         self._gathered_later: asyncio.TimerHandle | None = None
         self._job: asyncio.Task[None] | None = None
         self._closed = False
@@ -121,8 +121,8 @@ class Link:
         return None
 
     def _reported(self) -> None:
-        """The slave has acknowledged. Pending records go out before producers get their answers, so
-        that the slave works meanwhile."""
+        """The slave has acknowledged. Send pending records before producers get their answers, so
+        that the slave works in parallel."""
         known, sender = self.broker_id, self.sender
         who = self._master.who_is(self.peer) if known is None else known
         if not self._follows:
@@ -138,9 +138,9 @@ class Link:
     # -- sending
 
     def appended(self, *, may_wait: bool = False) -> bool:
-        """The log has grown, or the slave has more of it. False: there is something to send, but
-        others of this turn of the loop may have more. What is little does not wait for them, as
-        somebody may wait for that."""
+        """The log has grown, or the slave has acknowledged. False: there is something to send, but
+        other puts of this turn may add to it. A small amount is sent at once, because somebody
+        may wait for its copy."""
         if self._is_due():
             if may_wait and self._behind > LONE_BYTES:
                 return False
@@ -152,9 +152,9 @@ class Link:
         return self._master.store.committed_offset - self.sender.position
 
     def _is_due(self) -> bool:
-        """Records gather until the slave has what it was sent before: the more it has to do, the
-        fewer and larger frames it gets. If nobody waits for the copy they gather for a moment more,
-        but a record that comes alone never does."""
+        """Records are gathered until the slave has acknowledged the last frame: a busy slave gets
+        fewer and larger frames. If nobody waits for the copy they are gathered for a moment
+        longer, but a single record never is."""
         behind = self._behind
         if behind >= GATHER_BYTES:
             return True
@@ -194,7 +194,7 @@ class Link:
                 self._job = self._loop.create_task(self._catch_up())
                 return
             if self._pace.take(size, self._master.clock.monotonic()):
-                return  # `watch` resumes it
+                return  # `watch` continues
             self.sender.claim(size)
             head = self._serving.head(offset, size)
             if not (self._write_file if size >= FROM_FILE_BYTES else self._write_copy)(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.ha")
 
 WATCH_S: Final = 0.25  # between two checks for due heartbeats and silent slaves
-DRAIN_LOOK_S: Final = 0.005
+DRAIN_CHECK_S: Final = 0.005
 SIGNING_IN_MAX: Final = 64  # connections that have not signed in
 
 
@@ -53,7 +53,7 @@ class MasterLinks:
         self.copies = copies
         self.confirmed: Callable[[], int] | None = None  # an in-sync set's confirm offset
         self.links: list[Link] = []
-        self.must_sign_in = False  # by a signed request on another port
+        self.must_sign_in = False  # with a signed request on another port
         self.tls: Tls | None = None
         self._signing_in: set[asyncio.Task[None]] = set()
         self._broker_ids: dict[tuple[str, int], int] = {}  # by the slave's end of the connection
@@ -65,8 +65,7 @@ class MasterLinks:
     # -- called by others
 
     def appended(self, end: int) -> None:
-        """The log has grown to `end`. Records of one turn of the loop go out together, if there are
-        many."""
+        """The log has grown to `end`. Many records of one turn of the loop are sent together."""
         if self._push_is_due:
             return
         for link in self.links[:]:
@@ -183,7 +182,7 @@ class MasterLinks:
             await self._next_sign_in.wait()
 
     async def drain(self, seconds: float) -> None:
-        """Before a stop: let the slaves get what they lack, for so long at most."""
+        """Before a stop: wait until the slaves have caught up, for so long at most."""
         end = self.store.committed_offset
         deadline = self._loop.time() + seconds
         for link in self.links[:]:
@@ -191,7 +190,7 @@ class MasterLinks:
         while self._loop.time() < deadline and any(
             link.sender.is_open and link.sender.acked < end for link in self.links
         ):
-            await self.clock.sleep(DRAIN_LOOK_S)
+            await self.clock.sleep(DRAIN_CHECK_S)
 
     def dropped(self, link: Link) -> None:
         if link in self.links:

@@ -26,12 +26,12 @@ from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.sink_codes import SINK_LIST
 
 PATIENCE_S: Final = 1.0  # of one round; tables still waiting are checked in the next one
-LOOK_S: Final = 0.02
+CHECK_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A snapshot."""
+    """A snapshot of the master's progress."""
 
     offsets: dict[Any, Any]
     delays: dict[Any, Any]
@@ -73,7 +73,7 @@ class ProgressSync:
         while self._store.max_physical_offset < found.log_end:
             if not is_followed() or self._clock.monotonic() >= until:
                 return
-            await self._clock.sleep(LOOK_S)
+            await self._clock.sleep(CHECK_S)
         if is_followed():
             self._waiting = None
             await self._take_over(found)
@@ -88,7 +88,7 @@ class ProgressSync:
         )
 
     async def _ask_timers(self, client: MasterClient) -> tuple[bytes, int] | None:
-        """4.9 has no timers."""
+        """The timers' checkpoint; None from a master that has none (4.9)."""
         if self._timers is None:
             return None
         try:
@@ -99,7 +99,7 @@ class ProgressSync:
         return (bytes(answer.body), mark) if answer.body else None
 
     async def _ask_ledger(self, client: MasterClient) -> tuple[list[dict[str, Any]], int]:
-        """Commits that are older than the log's start; newer ones are in the log."""
+        """The ledger's commits; newer ones are in the log."""
         noted_end = end_of(self._store)  # the answer covers what is noted below it
         return (await client.ask_json(SINK_LIST)).get("queries") or [], noted_end
 

@@ -1,7 +1,7 @@
 """A slave's end of the stream: bytes come in, whole records go to the log.
 
-An incomplete record is buffered here, so that the log always ends with a whole record:
-a reader, a crash or a restarted master never meets a partial one.
+An incomplete record is buffered here, so that the log always ends with a whole record, for readers,
+after a crash and when a master restarts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Receiver:
 
     @property
     def frame_rest(self) -> int:
-        """Bytes of the frame under way that are still to come."""
+        """Bytes of the current frame that have not come yet."""
         return self._frames.rest
 
     def feed(self, data: memoryview) -> list[tuple[int, memoryview]]:

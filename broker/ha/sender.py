@@ -14,7 +14,7 @@ FROM_THE_FIRST_BYTE: Final = 1
 
 
 class Sender:
-    """One link's state. An ack counts between the last one and what was sent on this link."""
+    """One link's state. A valid ack is between the last one and what was sent on this link."""
 
     __slots__ = ("_batch", "_file_size", "acked", "position")
 

@@ -19,8 +19,8 @@ class Serving:
         epochs: Callable[[], Epochs],
         confirmed: Callable[[], int] | None = None,
     ) -> None:
-        """`log`: where our log begins and ends now. `confirmed`: up to where all in-sync replicas
-        have it; None: there is no in-sync set, and it is the log's end."""
+        """`log` returns where our log begins and ends now, `confirmed` up to where all in-sync
+        replicas have it; None: there is no in-sync set, so that is the log's end."""
         self._log = log
         self._confirmed = confirmed
         self._epochs = epochs
@@ -33,7 +33,7 @@ class Serving:
         StreamError: close the link."""
         answer = b""
         if self._framing is None:
-            answer, data = self._greet(data)
+            answer, data = self._choose_format(data)
         assert self._framing is not None
         end = self._framing.feed(data)
         if end is None:
@@ -44,7 +44,7 @@ class Serving:
             self.sender.begin(end, *self._log())
         return answer, True
 
-    def _greet(self, data: bytes) -> tuple[bytes, bytes]:
+    def _choose_format(self, data: bytes) -> tuple[bytes, bytes]:
         """Choose the stream format by the slave's first bytes; returns what follows its hello."""
         hello = decode_hello(data)
         if hello is None:

@@ -292,8 +292,8 @@ class SlaveLink:
         return b"" if is_blank else found  # Java brokers take the end of a file for a record
 
     async def _identify(self, client: MasterClient, sock: socket.socket) -> None:
-        """Tell the master which broker is at the end of this connection, so that our acks count as
-        ours, whatever our host."""
+        """Tell the master which broker uses this connection, so that our acks count for our
+        brokerId, whatever our host."""
         host, port = sock.getsockname()[:2]
         await client.ask(
             RequestCode.EXCHANGE_BROKER_HA_INFO,
@@ -302,19 +302,25 @@ class SlaveLink:
 
 
 async def _connect(host: str, port: int) -> socket.socket:
+    """Connect to the first address of the host that accepts."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, kind, protocol, _, address = found[0]
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await loop.sock_connect(sock, address)
-        if (
-            sock.getsockname() == sock.getpeername()
-        ):  # TCP self-connect: the port is not listened on
-            raise ConnectionRefusedError(f"connected to ourselves at {host}:{port}")
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+    failure: OSError | None = None
+    for family, kind, protocol, _, address in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(sock, address)
+            if sock.getsockname() == sock.getpeername():  # nobody listens: TCP self-connect
+                raise ConnectionRefusedError(f"connected to ourselves at {host}:{port}")
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure or OSError(f"{host} has no address")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
 
 WATCH_S: Final = 0.25
-READ_BYTES: Final = 1 << 20  # per read: the event loop has others to serve
+READ_BYTES: Final = 1 << 20  # per read, so that the event loop can serve others
 UNDISPATCHED_MAX: Final = 64 << 20  # backpressure: with more than this, dispatch comes first
 WAKE_BYTES: Final = 512 << 10  # of a frame at most, before it is read
 PAUSE_S: Final = 0.005
@@ -119,7 +119,7 @@ class Stream:
             self._busy_poll.expect()
 
     def _gather(self) -> None:
-        """There is much to come, and nobody waits for our acks: read it in one piece after a
+        """Much is on its way, and nobody waits for our acks: read it in one piece after a
         moment."""
         self._wake_up_from(READ_BYTES)
         if self._gathered_later is None:
@@ -159,7 +159,7 @@ class Stream:
 
     @property
     def _has_unreported(self) -> bool:
-        """There is more to acknowledge, or the rest of its frame is late."""
+        """Whether records are appended that no report has acknowledged yet."""
         return not self._store.sync_flush and self._receiver.whole > self._reported
 
     def _durable(self, status: PutStatus) -> None:
@@ -184,8 +184,8 @@ class Stream:
         self.written_ms = self._clock.now_ms()
 
     def _undispatched(self) -> int:
-        """The backlog that dispatch could do now. With an arbiter it stops at the confirm offset,
-        which arrives on this connection only: waiting for more would stop us reading it."""
+        """The bytes that dispatch could process now. With an arbiter it stops at the confirm
+        offset, which arrives only on this connection: we must not stop reading for the rest."""
         return self._store.confirmed_end - self._store.dispatched_offset
 
     def _pause(self) -> None:

@@ -27,7 +27,7 @@ from aerobee.protocol.files.epoch_file import Epoch
 
 REPORT: Final = Struct(">q")
 HEAD: Final = Struct(">qi")
-HELLO: Final = Struct(">ihhq")  # a slave's first word on the stream with epochs
+HELLO: Final = Struct(">ihhq")  # a slave's first message on the stream with epochs
 WELCOME: Final = Struct(">iiqi")  # the master's answer ...
 EPOCH: Final = Struct(">iq")  # ... with these
 ACK: Final = Struct(">iq")
@@ -105,12 +105,12 @@ class FrameReader:
         self._begun = begun
         self._size_max = size_max
         self._head = b""
-        self._offset = 0  # of the next byte of the frame under way ...
+        self._offset = 0  # of the next byte of the current frame ...
         self.rest = 0  # ... which has so many to come
 
     @property
     def is_between(self) -> bool:
-        """Whether no frame is under way."""
+        """Whether no frame is incomplete."""
         return not self.rest and not self._head
 
     def feed(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
@@ -143,7 +143,7 @@ class FrameReader:
 
 
 class Hello(NamedTuple):
-    """A slave's first word."""
+    """A slave's first message."""
 
     from_newest_file: bool
     is_learner: bool
@@ -166,7 +166,7 @@ def decode_hello(data: bytes) -> Hello | None:
 
 
 class Welcome(NamedTuple):
-    """What a master answers."""
+    """A master's answer to it."""
 
     log_end: int
     epochs: tuple[Epoch, ...]
@@ -179,7 +179,7 @@ def encode_welcome(log_end: int, epochs: tuple[Epoch, ...]) -> bytes:
 
 
 def decode_welcome(data: bytes) -> tuple[Welcome, bytes] | None:
-    """With the bytes that follow it; None: more must come."""
+    """The answer and the bytes after it; None: it is incomplete."""
     if len(data) < WELCOME.size:
         return None
     kind, size, log_end, _last = WELCOME.unpack_from(data)

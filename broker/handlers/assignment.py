@@ -1,4 +1,4 @@
-"""Sharing queues by the broker (QUERY_ASSIGNMENT), in PULL mode; POP is refused in words."""
+"""Queue assignment by the broker (QUERY_ASSIGNMENT), in PULL mode; POP is refused."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -22,7 +22,7 @@ _NO_POP: Final = (
 
 
 def average(client: int, clients: int, queues: int) -> list[int]:
-    """RocketMQ's AVG: adjoining queues, the first clients one more when it does not divide."""
+    """RocketMQ's AVG: adjacent queues; the first clients get one more if it does not divide."""
     share, rest = divmod(queues, clients)
     start = client * share + min(client, rest)
     return list(range(start, start + share + (client < rest)))
@@ -65,7 +65,7 @@ def query_assignment(broker: Broker, request: Request) -> Command:
 def _share(
     broker: Broker, group: str, client_id: str, body: dict[Any, Any], queues: list[int]
 ) -> list[int]:
-    """This client's share; nothing by a strategy that is not known, as from RocketMQ."""
+    """This client's share; none for an unknown strategy, as in RocketMQ."""
     strategy = STRATEGIES.get(str(body.get("strategyName") or "AVG"))
     members = broker.clients.client_ids(group)
     if strategy is None or client_id not in members:
@@ -74,7 +74,7 @@ def _share(
 
 
 def set_request_mode(broker: Broker, request: Request) -> Command:
-    """PULL is what every group has, one that is not there yet as well; POP cannot be had."""
+    """Every group is in PULL mode, even one that does not exist yet; POP is not supported."""
     body = read_body(request)
     topic = _text(body, "topic")
     if is_retry_topic(topic):

@@ -41,7 +41,7 @@ log = structlog.get_logger("aerobee.batch_sink")
 
 QUERY_SIZE_MAX: Final = 128
 CHUNKS_MAX: Final = 100_000
-_ROW_NAME_ROOM: Final = 256  # what the row's own name may add to its properties
+_ROW_NAME_ROOM: Final = 256  # bytes that the row's own name may add to its properties
 
 _tasks: set[asyncio.Task[None]] = set()  # a task without a reference may be collected while it runs
 
@@ -60,7 +60,7 @@ class PrepareRequest(Header):
     queue_id: Int32
     born_timestamp: Int64
     producer_group: str = "spark-aerobee"
-    named: bool = False  # the rows bring their names (SPARK_ROW)
+    named: bool = False  # each row has its name as a property (SPARK_ROW)
 
 
 class CommitRequest(Header):
@@ -112,7 +112,7 @@ def _prepare(sends: Sends, request: Request) -> Command | None:
 
 
 def _prepared(broker: Broker, request: Request, status: PutStatus, ext: dict[str, str]) -> Command:
-    """As for a send; but a chunk that a failover may take is to be prepared again."""
+    """As for a send; but a chunk that a failover may lose must be prepared again."""
     if status is PutStatus.PUT_OK:
         return request.command.answer(ResponseCode.SUCCESS, ext)
     if status not in STORED:
@@ -143,7 +143,7 @@ def _target_queue(sends: Sends, fields: PrepareRequest) -> int:
 
 
 def _row_mark(fields: PrepareRequest) -> bytes:
-    """How the properties of a row begin that brings its name."""
+    """The beginning of a named row's properties; empty if the rows have no names."""
     place = f"{fields.query}/{fields.batch}/{fields.partition}/"
     return f"{ROW}{properties.NAME_END}{place}".encode() if fields.named else b""
 
@@ -155,7 +155,7 @@ def _check_rows(body: bytes | memoryview, mark: bytes) -> None:
     try:
         count = check_batch(bytes(body), mark, room)
     except CorruptRecord as error:
-        text = f"the chunk's body is not sound: {error}"
+        text = f"the chunk's body is invalid: {error}"
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, text) from None
     if not count:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the chunk holds no row")

@@ -59,6 +59,6 @@ class Broker:
     history: History  # for `aerobee why`
     batch_ledger: BatchLedger  # batches of the exactly-once Spark sink
     name_service: NameService
-    guard: Guard  # stands before the handlers
+    guard: Guard  # wraps the handlers
     replication: Replication = field(default_factory=Replication)
     latencies: dict[int, Histogram] = field(default_factory=dict)  # by request code

@@ -11,7 +11,7 @@ from aerobee.protocol.wire.command import Command
 def answer_when_durable(
     broker: Broker, request: Request, result: PutResult, ext: dict[str, str] | None = None
 ) -> Command | None:
-    """SUCCESS once the message is as safe as the settings promise, else what went wrong."""
+    """SUCCESS once the message is as safe as the settings require, else what went wrong."""
     command = request.command
     if not result.ok:
         remark = f"{result.status.name}: {result.reason}"

@@ -23,7 +23,7 @@ log = structlog.get_logger("aerobee.clients")
 
 
 def heart_beat(broker: Broker, request: Request) -> Command:
-    """Register what the client is before answering: it looks for itself in the list next."""
+    """Register the client before answering: its next request expects to find it in the group."""
     heartbeat = parse_heartbeat(request.command.body)
     connection = request.connection
     connection.client_id = heartbeat.client_id
@@ -41,7 +41,7 @@ def heart_beat(broker: Broker, request: Request) -> Command:
             language=request.command.language,
             version=request.command.version,
         )
-    # Only a client of the short form needs the answer: "send all you have next time".
+    # Only a client that sends the short form evaluates this answer: "send all of it next time".
     changed = bool(unknown) if heartbeat.fingerprint else True
     return success(
         request,
@@ -54,7 +54,7 @@ def heart_beat(broker: Broker, request: Request) -> Command:
 
 
 def _consumer(broker: Broker, request: Request, heartbeat: Heartbeat, data: ConsumerData) -> bool:
-    """Register one group's entry; True when its subscriptions are wanted in full next time."""
+    """Register one group's entry; True if the client must send all subscriptions next time."""
     pulls = data.consume_type == CONSUME_ACTIVELY
     if pulls and broker.settings.reject_pull_consumer_enable:
         return False
@@ -90,7 +90,7 @@ def _consumer(broker: Broker, request: Request, heartbeat: Heartbeat, data: Cons
 
 
 def _with_good_names(broker: Broker, request: Request, data: ConsumerData) -> ConsumerData:
-    """The entry without subscriptions to topics that can never be; filters are kept by name."""
+    """The entry without subscriptions to topics with invalid names, as filters are kept by name."""
     problems = {
         subscription.topic: problem
         for subscription in data.subscriptions
@@ -108,7 +108,7 @@ def _with_good_names(broker: Broker, request: Request, data: ConsumerData) -> Co
 
 
 def unregister_client(broker: Broker, request: Request) -> Command:
-    """Take the client out of the groups that it names."""
+    """Remove the client from the groups that it names."""
     header = decode_ext(request.command.ext, UnregisterClient)
     if header.producer_group:
         broker.clients.unregister_producer(request.connection, header.producer_group)

@@ -19,7 +19,7 @@ BROKER_NAME_MAX: Final = 255
 
 def lock_batch(broker: Broker, request: Request) -> Command:
     group, client_id, queues = _read(request)
-    # A queue that is not here cannot be locked: it is not kept, and not among those that are held.
+    # A queue that does not exist here is neither locked nor listed as locked in the answer.
     ours = [queue for queue in queues if _is_here(broker, queue)]
     held = broker.order_locks.lock(group, client_id, ours)
     return success(request, {"lockOKMQSet": held})

@@ -52,15 +52,15 @@ def _is_young(broker: Broker, header: QueryConsumerOffset) -> bool:
 
 
 def update_consumer_offset(broker: Broker, request: Request) -> Command:
-    """Keep a committed offset, as it is: lower or higher than what the queue has, too."""
+    """Store a committed offset as it is, even outside the range of the queue."""
     header = decode_ext(request.command.ext, UpdateConsumerOffset)
     if broker.groups.get(header.consumer_group) is None:
-        known_group(broker, header.consumer_group)  # says what is wrong
+        known_group(broker, header.consumer_group)  # raises what is wrong
     topic = known_topic(broker, header.topic)
     if not 0 <= header.queue_id < topic.queue_nums and not broker.store.max_offset(
         header.topic, header.queue_id
     ):
-        # Served as by RocketMQ, but the table of offsets must not grow by queues that are not.
+        # Success, as in RocketMQ, but queues that do not exist must not fill the table of offsets.
         return success(
             request,
             remark=f"not kept: topic {header.topic} has {topic.queue_nums} queues, none is "

@@ -34,8 +34,8 @@ def batch_rules() -> _hot.Rules:
 def plain_batch(
     body: bytes, queue: Any, numbers: tuple[int, int, int], hosts: tuple[bytes, bytes]
 ) -> _hot.Run | None:
-    """The messages in a batch's body, all of which wait for the disk if any answer does; None: the
-    general path has to check them. `numbers`: sys flag, born timestamp, reconsume times."""
+    """The messages in a batch's body, to be answered together; None: the general path has to check
+    them. `numbers`: sys flag, born timestamp, reconsume times."""
     if hot is None:
         return None
     run: _hot.Run | None = hot.batch(body, queue, batch_rules(), *numbers, *hosts)
@@ -45,8 +45,8 @@ def plain_batch(
 def put_plain_rows(
     store: MessageStore, topic: str, queue_id: int, rows: StoredMessage
 ) -> tuple[int, int] | None:
-    """Publishes the rows in a prepared record's body as they are: how many, and their bytes. None:
-    nothing was put, the general path handles them."""
+    """Publishes the rows in a prepared record's body as they are; returns their number and bytes.
+    None: nothing was put, and the general path has to do it."""
     queue = store.queue_table.get(topic, queue_id)
     if queue is None or not queue.topic_field:
         return None

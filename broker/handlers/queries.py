@@ -28,7 +28,7 @@ def query_message(broker: Broker, request: Request) -> None:
     unique = ext.get(UNIQUE_KEY_QUERY, "").lower() == "true" or header.index_type == _UNIQUE_INDEX
     count = broker.settings.default_query_max_num if unique else header.max_num
     if count <= 0:
-        raise Refused(ResponseCode.QUERY_NOT_FOUND, f"maxNum is {count}: no message is wanted")
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, f"maxNum is {count}: no message is requested")
     search = broker.store.search(
         header.topic,
         header.key,
@@ -91,9 +91,9 @@ def view_message_by_id(broker: Broker, request: Request) -> Command:
 
 
 def stored_record(broker: Broker, physical_offset: int) -> bytes | None:
-    """The bytes of the record that begins exactly there; None when none does that may be
-    shown: with SYNC_FLUSH a crash takes back what is not flushed. Replicas compare their logs by
-    this, also what is not confirmed yet."""
+    """The bytes of the record that begins exactly there; None if there is none, or none that may
+    be shown: with SYNC_FLUSH a crash can lose what is not flushed. Replicas compare their logs
+    with this, so it includes records that are not confirmed yet."""
     if physical_offset < 0:
         return None
     view = broker.store.record_at(physical_offset)
@@ -120,8 +120,8 @@ def search_offset_by_timestamp(broker: Broker, request: Request) -> Command:
 
 
 def _of_queue(name: str, read: Callable[[Broker, str, int], int]) -> Callable[..., Command]:
-    """A handler that answers one number of a queue; of one that is not there as of an empty one,
-    since that is what clients know from RocketMQ."""
+    """A handler that answers with one number of a queue; for a queue that does not exist, as for an
+    empty one, which is what clients expect from RocketMQ."""
 
     def handler(broker: Broker, request: Request) -> Command:
         header = decode_ext(request.command.ext, QueueHeader)

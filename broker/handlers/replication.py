@@ -139,7 +139,7 @@ class _Promotion(Header):
 
 
 def promote(broker: Broker, request: Request) -> Command:
-    """A person says that this slave is the master from now on."""
+    """An operator makes this slave the master."""
     header = decode_ext(request.command.ext, _Promotion)
     if header.broker_role not in ("", "ASYNC_MASTER", "SYNC_MASTER"):
         raise Refused(
@@ -154,7 +154,7 @@ def promote(broker: Broker, request: Request) -> Command:
 
 
 def get_access(broker: Broker, request: Request) -> Command:
-    """Users and rights for a replica, which has proven that it knows the brokers' own secret."""
+    """Users and rights for a replica that has authenticated with the brokers' own credentials."""
     principal, inner = request.principal, inner_credentials(broker.settings)
     if (
         inner is None
@@ -164,8 +164,8 @@ def get_access(broker: Broker, request: Request) -> Command:
     ):
         raise Refused(
             ResponseCode.NO_PERMISSION,
-            "users are given to this broker's own innerClientAuthenticationCredentials only: give "
-            "its replicas the same",
+            "only this broker's own innerClientAuthenticationCredentials may copy users: set the "
+            "same on its replicas",
         )
     book, ext = broker.guard.book, request.command.ext
     content = {"accounts": list(book.accounts.values()), "white": book.white}
@@ -180,20 +180,20 @@ def get_access(broker: Broker, request: Request) -> Command:
 
 
 def notify_role_changed(broker: Broker, request: Request) -> Command:
-    """The controller has elected a master: ask it which."""
+    """The controller has elected a master: ask it which one."""
     broker.replication.role_changed()
     return success(request)
 
 
 def get_timer_check_point(broker: Broker, request: Request) -> Command:
-    """config/timercheck, for a replica; with the mark that stands beside it."""
+    """config/timercheck for a replica, and the mark that belongs to it."""
     points = broker.timers.checkpoints
     ext = {} if points.mark is None else {"logOffset": str(points.mark)}
     return request.command.answer(ResponseCode.SUCCESS, ext, points.encode())
 
 
 def get_timer_metrics(_broker: Broker, request: Request) -> Command:
-    """What a replica of RocketMQ 5 asks for; it counts its timers itself."""
+    """An empty answer for RocketMQ 5's replicas, which count their timers themselves."""
     version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
     return success(request, {"dataVersion": version, "timingCount": {}})
 

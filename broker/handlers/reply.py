@@ -39,7 +39,7 @@ def send_reply_v2(sends: Sends, request: Request) -> Command | None:
 
 
 def _reply(sends: Sends, request: Request, fields: SendRequest) -> Command | None:
-    """Push, and answer the replier once the producer has confirmed it."""
+    """Push the reply, and answer its sender once the producer has confirmed it."""
     broker = sends.broker
     sends.checked_topic(fields)
     message = _message(broker, request, fields)
@@ -100,7 +100,7 @@ def _message(broker: Broker, request: Request, fields: SendRequest) -> Message:
 
 
 def _store(sends: Sends, message: Message) -> dict[str, str]:
-    """Keep the reply, where the settings say so; the fields that every answer has."""
+    """Store the reply if the settings require it; returns the ext fields of the answer."""
     broker = sends.broker
     ext = {**sends.answers.fixed, "queueId": str(message.queue_id)}
     result = None

@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer gives back what it could not handle."""
+"""CONSUMER_SEND_MSG_BACK: a consumer returns a message that it could not handle."""
 
 from aerobee.broker.handlers.common import Handlers, unsaved_text
 from aerobee.broker.handlers.context import Broker
@@ -10,7 +10,7 @@ from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.headers import Header, Int32, Int64, decode_ext
 
-# The client says itself how many retries there may be from this version (3.4.9) on.
+# From this version on (3.4.9) the client itself sends the limit of retries.
 _VERSION_WITH_RETRY_MAX = 121
 
 
@@ -47,7 +47,7 @@ def send_back(broker: Broker, request: Request) -> Command | None:
 
 
 def _answer_when_saved(broker: Broker, request: Request, result: PutResult) -> None:
-    """Once the topic of the retry or of the dead letters, which may be new, is on disk."""
+    """Answer once the retry or dead-letter topic, which may be new, is on disk."""
     connection, file = request.connection, broker.topics.file
     connection.waits_begin()
 

@@ -60,7 +60,7 @@ class Sends:
         self.answers = send_answers(settings.region_id, settings.trace_on)
         cluster = {properties.CLUSTER: settings.broker_cluster_name}
         self.added = properties.encode(self.answers.fixed | cluster)
-        self.plain.clear()  # permissions and limits may have changed too
+        self.plain.clear()  # permissions and limits may have changed as well
 
     def _topic_changed(self, name: str) -> None:
         self.plain.pop(name, None)
@@ -94,13 +94,13 @@ class Sends:
         return self._put(request, message, queue_id)
 
     def _must_wait(self, connection: Connection, topic: str) -> bool:
-        """Whether the topic is not on disk yet, or others of the connection still wait for that."""
+        """Whether the topic is not on disk yet, or earlier sends of the connection wait for it."""
         return not self.broker.topics.is_durable(topic) or connection in self._held.get(topic, ())
 
     def _hold(self, request: Request, fields: SendRequest, topic: str, queue_id: int) -> None:
-        """Send again once the topic, which is new, is on disk: a message whose topic a crash takes
-        is out of reach. What one connection sends keeps its order. The queue's first file is made
-        meanwhile."""
+        """Hold a send until its new topic is on disk: after a crash that loses the topic, nobody
+        could read the message. The sends of a connection keep their order. The queue's first file
+        is created in the meantime."""
         if queue_id >= 0:  # else the broker is going to choose
             self.broker.store.prepare_queue(topic, queue_id)
         request.connection.waits_begin(1, len(request.command.body))
@@ -113,8 +113,8 @@ class Sends:
             self.broker.topics.when_durable(topic, release)
 
     def _release(self, topic: str, connection: Connection, error: OSError | None) -> None:
-        """All that a connection has sent at once: were it done in pieces, a client that resends
-        with each answer would have its messages held for ever."""
+        """Carry out all held sends of a connection at once: in pieces, a client that sends again
+        after each answer would have its messages held for ever."""
         held = self._held[topic]
         released = held.pop(connection)
         if not held:
@@ -227,7 +227,7 @@ class Sends:
         limit = fields.max_reconsume_times
         if limit is not None and request.command.version >= VERSION_WITH_MAX_RECONSUME:
             most = limit
-        # A group that consumes in order retries in place: what it sends here has had its last try.
+        # An orderly group retries in place: a message that it sends here has had its last try.
         in_order = self.broker.order_locks.has_live(group)
         if fields.reconsume_times > most or in_order:
             message.topic = self.broker.topics.create_dlq(group).name

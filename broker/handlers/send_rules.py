@@ -1,8 +1,8 @@
-"""The rules of a send, for both its ways: `handlers.send`, which takes all, and `fast.hot_path`.
+"""The rules of a send, for both paths: `handlers.send`, the general one, and `fast.hot_path`.
 
 A plain send is one whose properties hold none of UNUSUAL_NAMES, not even inside another name or a
-value, and whose sys flag has none of UNUSUAL_SYS_FLAGS. The fast way takes these and leaves all
-others to the general one. It writes out `complete` for speed; tests compare the two.
+value, and whose sys flag has none of UNUSUAL_SYS_FLAGS. The hot path takes these and leaves all
+others to the general path. It has `complete` inlined for speed; tests compare the two.
 """
 
 from typing import Final
@@ -15,8 +15,8 @@ from aerobee.protocol.files.record import TRANSACTION_MASK
 from aerobee.protocol.files.record_layout import BORN_HOST_V6, STORE_HOST_V6
 from aerobee.protocol.wire.codes import ResponseCode
 
-# Whatever a client says of these: the first three have the broker's own values, added to each
-# message, and the last is written by the broker when a message is popped.
+# Removed from a client's properties: the broker adds its own values of the first three to each
+# message, and writes the last one when a message is popped.
 STRIPPED: Final = (
     properties.MSG_REGION,
     properties.TRACE_ON,
@@ -49,7 +49,7 @@ STORED: Final = frozenset(
 LATE: Final = {
     PutStatus.FLUSH_DISK_TIMEOUT: "stored, but not on disk within syncFlushTimeout",
     PutStatus.FLUSH_SLAVE_TIMEOUT: "stored, but not on enough slaves within slaveTimeout",
-    PutStatus.SLAVE_NOT_AVAILABLE: "stored, but no slave is there, or near enough, to copy it",
+    PutStatus.SLAVE_NOT_AVAILABLE: "stored, but no slave is connected and close enough to copy it",
 }
 
 
@@ -65,8 +65,8 @@ def flush_failed_text(status: PutStatus) -> str:
 
 
 def complete(text: str, added: str, unique_ids: UniqueIds) -> str:
-    """The properties as they are stored: without those that clients may not set, with a unique
-    key and with what the broker adds."""
+    """The properties to store: without those that clients may not set, with a unique key and with
+    those that the broker adds."""
     if any(name in text for name in STRIPPED):
         text = properties.remove(text, *STRIPPED)
     if text and not text.endswith(properties.PAIR_END):

@@ -1,4 +1,4 @@
-"""END_TRANSACTION, and RESUME_CHECK_HALF_MESSAGE for one that was given up."""
+"""END_TRANSACTION, and RESUME_CHECK_HALF_MESSAGE for a transaction that was given up."""
 
 from typing import Final
 

@@ -37,14 +37,14 @@ Endpoint = tuple[str, int]
 _ROUTES_V4 = Path("/proc/self/net/route")
 _ADDRESSES_V6 = Path("/proc/self/net/if_inet6")
 _ROUTES_V6 = Path("/proc/self/net/ipv6_route")
-_LOOK_AGAIN_S = 10.0  # interfaces change while a broker runs
+_DETECT_AGAIN_S = 10.0  # interfaces change while a broker runs
 _FIRST_ANSWER_S = 0.2  # how long the first message waits for the address of our name
-_ASK_AGAIN_S = 60.0  # while there is none
+_ASK_AGAIN_S = 60.0  # while it cannot be resolved
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The networks that we are in and the gateways out of them."""
+class LocalNetworks:
+    """The networks of this machine and their gateways."""
 
     networks: tuple[Network, ...]
     gateways: frozenset[Address]
@@ -56,15 +56,15 @@ class Surroundings:
 
 
 class Addresses:
-    """Decides by which address each client reaches this broker."""
+    """Decides which address of this broker each client gets."""
 
     def __init__(
-        self, settings: Settings, clock: Clock, surroundings: Surroundings | None = None
+        self, settings: Settings, clock: Clock, local_networks: LocalNetworks | None = None
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._fixed = surroundings
-        self._looked: tuple[float, Surroundings] | None = None
+        self._fixed = local_networks
+        self._detected: tuple[float, LocalNetworks] | None = None
         self._resolved: dict[str, str] = {}
         self._asked_at: dict[str, float] = {}
         self.port = settings.listen_port  # the real one once the sockets are open
@@ -84,7 +84,7 @@ class Addresses:
         return join(*self.for_client(peer, local))
 
     def store_host(self, peer: Endpoint, local: Endpoint) -> bytes:
-        """The same as bytes, for records and message ids, which hold no names."""
+        """The same as bytes, for records and message ids; host names are resolved."""
         host, port = self.for_client(peer, local)
         ip = self._resolve(host)
         return encode_host(ip or local[0], port if ip else self.port)
@@ -100,22 +100,22 @@ class Addresses:
         return join(str(parse_ip(local[0])) if _is_wildcard(bound) else bound, self.port)
 
     def ha_address(self, address: str) -> str:
-        """Where slaves fetch the log of this broker, which they know by `address`; "": nowhere."""
+        """Where a slave that reaches us at `address` fetches our log; "": no replication port."""
         if self.ha_port < 0:
             return ""
         host = self._settings.broker_ip2 or address.rpartition(":")[0].strip("[]")
         return join(host, self.ha_port)
 
     def _is_outside(self, peer: Endpoint, local: Endpoint) -> bool:
-        return self._surroundings().is_outside(parse_ip(peer[0]), parse_ip(local[0]))
+        return self._local_networks().is_outside(parse_ip(peer[0]), parse_ip(local[0]))
 
-    def _surroundings(self) -> Surroundings:
+    def _local_networks(self) -> LocalNetworks:
         if self._fixed is not None:
             return self._fixed
         now = self._clock.monotonic()
-        if self._looked is None or now - self._looked[0] > _LOOK_AGAIN_S:
-            self._looked = (now, detect_networks(self._settings.internal_networks))
-        return self._looked[1]
+        if self._detected is None or now - self._detected[0] > _DETECT_AGAIN_S:
+            self._detected = (now, detect_networks(self._settings.internal_networks))
+        return self._detected[1]
 
     def _resolve(self, host: str) -> str | None:
         if host not in self._resolved:
@@ -144,17 +144,17 @@ class Addresses:
             log.warning("our own name cannot be resolved", host=name, reason=str(error))
 
 
-def detect_networks(internal_networks: str = "") -> Surroundings:
+def detect_networks(internal_networks: str = "") -> LocalNetworks:
     """The networks of this machine; where the system does not list them, all private ones."""
     networks, gateways = _from_proc()
     if internal_networks:
         parts = internal_networks.replace(";", ",").split(",")
         given = tuple(ip_network(part.strip(), strict=False) for part in parts if part.strip())
-        return Surroundings(given, frozenset(gateways))
+        return LocalNetworks(given, frozenset(gateways))
     if not networks:
         private = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7")
         networks = [ip_network(text) for text in private]
-    return Surroundings(tuple(networks), frozenset(gateways))
+    return LocalNetworks(tuple(networks), frozenset(gateways))
 
 
 def _from_proc() -> tuple[list[Network], set[Address]]:

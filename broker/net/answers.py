@@ -26,7 +26,7 @@ _NO_FORM: Final = (0, 0, b"")
 LENGTH_PREFIXES: Final = tuple(frame_lengths(JSON, size, 0) for size in range(4096))
 to_json: Final = msgspec.json.Encoder().encode
 
-# Where the opaque stands in a frame, after eight bytes of lengths, and how it is written there.
+# Where the opaque is in a frame, after eight bytes of lengths, and how it is encoded.
 _OPAQUE: Final[dict[int, tuple[int, Callable[[int], bytes]]]] = {
     ROCKETMQ: (8 + 5, struct.Struct(">i").pack),
     MSGPACK: (8 + 3, msgspec.msgpack.Encoder().encode),
@@ -63,7 +63,7 @@ class SendAnswers:
     def fields(
         self, message_id: str, queue_id: str, queue_offset: str, unique_key: str | None
     ) -> dict[str, str]:
-        """The ext fields of the answer to a message that is stored. A batch has a unique key only
+        """The ext fields of the answer to a stored message. A batch has a unique key only
         if its request has one; a single message always has."""
         fields = self.fixed | {
             "msgId": message_id,
@@ -102,7 +102,7 @@ class SendAnswers:
         queue_offset: int,
         unique_key: str,
     ) -> bytes:
-        """The answer to a message that is stored as asked, and waits for nothing; `id_head` is the
+        """The answer to a message that is stored as requested and need not wait; `id_head` is the
         store host in hexadecimal, with which the message's id begins."""
         if codec == JSON:
             values = physical_offset, queue_id, queue_offset, to_json(unique_key), opaque
@@ -130,7 +130,7 @@ class SendAnswers:
         queue_offset: int,
         unique_key: str | None,
     ) -> bytes:
-        """The answer to a batch that is stored as asked, and waits for nothing."""
+        """The answer to a batch that is stored as requested and need not wait."""
         if codec == JSON and unique_key is None:
             if not self._batch_template:
                 self._batch_template = self._json(b'"%b"', None)
@@ -166,7 +166,7 @@ class SendAnswers:
         between = []
         before = end
         names = b"transactionId", b"queueOffset", b"msgId"
-        # From the end, and each in front of the next one's name: a length may look like the filler.
+        # Backwards, each found by the name that follows it: a length may look like the filler.
         for name, size in zip(names, reversed(sizes), strict=True):
             at = frame.rindex(_FILLER.encode() * size, 0, before)
             between.append(frame[at + size : end])
@@ -181,7 +181,7 @@ _TO_FILL: Final = re.compile(rb"%(?:%|016X|d|b)")
 
 
 def pieces_of(template: bytes) -> tuple[bytes, ...]:
-    """The texts between what a template leaves to be filled in."""
+    """The texts between the places of a template that are filled in."""
     pieces, begin = [b""], 0
     for found in _TO_FILL.finditer(template):
         pieces[-1] += template[begin : found.start()]

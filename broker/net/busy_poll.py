@@ -4,10 +4,11 @@ A loop that goes to sleep lets its core sleep too, and waking a core costs more 
 (tens of microseconds in a virtual machine). So after each read the loop turns without sleeping for
 `STAY_AWAKE_S`; when nothing comes it sleeps as usual. An idle broker costs nothing.
 
-So it does while an answer waits for the disk or for a slave, and a slave for its master's next
-record: as long as a quick one needs, and while nobody else needs the core. For it may be the other
-side that does. What is slow is waited for asleep: once after the first time, then twice as often
-each time, `SKIPS_MAX` times in a row at most.
+The loop also stays awake while an answer waits for the disk or for a slave, and on a slave while it
+waits for the master's next record: for `QUICK_S` at most, and only while no other process needs the
+core, as that may be the one we wait for. After an event that took longer, the loop sleeps through
+the next wait; each further slow one doubles the number of waits that it sleeps through, up to
+`SKIPS_MAX`.
 """
 
 import asyncio
@@ -18,14 +19,14 @@ from typing import Final
 
 STAY_AWAKE_S: Final = 0.0001
 QUICK_S: Final = 0.0003
-OTHERS_S: Final = 0.00006  # that others may have of the core while we wait
-YIELD_S: Final = 0.000002  # nobody had it
+OTHERS_S: Final = 0.00006  # how long other processes may have the core while we wait
+YIELD_S: Final = 0.000002  # a yield shorter than this: no other process wanted the core
 SKIPS_MAX: Final = 100
 sched_yield: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 
 
 class BusyPoll:
-    """One for all connections of a loop."""
+    """Shared by all connections of a loop."""
 
     __slots__ = ("_expects", "_is_turning", "_loop", "_others_s", "_skips", "_skips_next", "_until")
 
@@ -33,13 +34,13 @@ class BusyPoll:
         self._loop = loop
         self._until = 0.0
         self._is_turning = False
-        self._expects = False  # what was expected has not come yet
-        self._others_s = 0.0  # that others have had of the core meanwhile
+        self._expects = False  # an expected event has not come yet
+        self._others_s = 0.0  # how long other processes have had the core since
         self._skips = 0
-        self._skips_next = 1  # after the next one that is slow
+        self._skips_next = 1  # skips after the next slow event
 
     def touch(self) -> None:
-        """A request, or what was expected, came: stay awake for the next one."""
+        """A request or the expected event came: stay awake for the next one."""
         if self._expects:
             self.came()
         self._until = perf_counter() + STAY_AWAKE_S
@@ -48,13 +49,13 @@ class BusyPoll:
             self._loop.call_soon(self._turn)
 
     def came(self) -> None:
-        """What was expected came."""
+        """The expected event came."""
         if self._expects:
             self._expects = False
             self._skips_next = max(1, self._skips_next // 2)
 
     def expect(self) -> None:
-        """Something is waited for: stay awake if it is quick."""
+        """An event is expected: stay awake for it, in case it comes quickly."""
         if self._skips:
             self._skips -= 1
         else:

@@ -1,8 +1,8 @@
 """One client's connection: bytes in, answers out.
 
-It knows nothing of what the frames mean. A `Feed` is given every read and returns
-the answers, which leave in one write. Reading stops while the client does not take what it asked
-for, or while too many of its requests wait for the disk.
+It does not know what the frames mean. Every read goes to a `Feed`, which returns the answers; they
+are sent in one write. Reading stops while the client does not read its answers, or while too many
+of its requests wait for the disk.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from aerobee.protocol.wire.frame import encode_frame
 
 log = structlog.get_logger("aerobee.connection")
 
-CLOSE_S: Final = 15e-6  # that the loop needs to close a socket, after we have asked for it
-READ_LARGE: Final = 16 << 10  # bytes of a read that may hold so many requests that it can wait,
-READS_S: Final = 0.002  # once the turn has taken so long: a hundred clients may send such reads
+CLOSE_S: Final = 15e-6  # that the loop needs to close a socket, at the end of the turn
+READ_LARGE: Final = 16 << 10  # bytes; so large a read may hold many requests, and is deferred
+READS_S: Final = 0.002  # ... once the turn has taken so long: a hundred clients may send such reads
 
 Address = tuple[str, int]
 
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
                 transport.abort()
 
     def use_transport(self, transport: asyncio.Transport) -> None:
-        """From the first bytes on another transport stands before the socket's: TLS."""
+        """From now on use this transport, which encrypts: the client speaks TLS."""
         self._transport = transport
         self.outbox.open(transport)
 
@@ -154,13 +154,13 @@ class Connection(asyncio.Protocol):
             self._take(feed, data)
 
     def receive_into(self, room: Room) -> None:
-        """From the next read on, the socket's bytes are received where the feed parses them. TLS
-        and asyncio's own loop have no such thing."""
+        """From the next read on, receive bytes into the buffer that the feed parses. Not possible
+        with TLS or asyncio's own loop."""
         if self._transport is not None and self.outbox.is_direct:
             self._transport.set_protocol(_Receiver(self, room))
 
     def received(self, room: Room, count: int) -> None:
-        """As `data_received`, of bytes that are there already."""
+        """As `data_received`, for bytes that are already in the buffer."""
         feed = self._feed
         if feed is None or self._stopping or self._ended:
             return
@@ -213,11 +213,11 @@ class Connection(asyncio.Protocol):
         self._write_paused = False
         self.outbox.close()
         self.questions.close()
-        self.turns.now_or_later(self._finish)
+        self.turns.run_or_defer(self._finish)
 
     def _finish(self) -> None:
-        """What the client has sent counts, though it did not wait for the answers: it may be
-        a commit of its progress. Then all registrations of this connection are removed."""
+        """Carry out the requests that the client sent before it disconnected, such as a commit of
+        offsets. Then remove all registrations of this connection."""
         feed = self._feed
         if feed is not None and self._has_more and not self._stopping:
             if feed.kept_back:
@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
         for callback in self.on_close:
             try:
                 callback(self)
-            except Exception:  # the next callback must run all the same
+            except Exception:  # the next callback must still run
                 log.exception("cleaning up after a client failed", peer=self.name)
         self.on_close.clear()
         self._owner.lost(self)
@@ -247,8 +247,7 @@ class Connection(asyncio.Protocol):
             self.active_at = self._loop.time()
 
     def waits_begin(self, count: int = 1, size: int = 0) -> None:
-        """That many requests' answers wait for the disk, and have to be read from it if they have
-        a size."""
+        """This many answers wait for the disk. `size`: bytes that have to be read from it."""
         self.waiting += count
         self.fetching += size
         self._busy_poll.expect()
@@ -256,14 +255,14 @@ class Connection(asyncio.Protocol):
             self._update_reading()
 
     def waits_end(self, count: int = 1, size: int = 0) -> None:
-        """That many answers have come."""
+        """This many answers are ready."""
         self.waiting -= count
         self.fetching -= size
         self._busy_poll.touch()
         if self._read_paused:
             self._schedule_resume()
         if self._ended and not self.waiting:
-            self._loop.call_soon(self._close_when_answered)  # which is written next
+            self._loop.call_soon(self._close_when_answered)  # the answer is written next
 
     # --- requests to the client
 
@@ -284,7 +283,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether no more answers should be made before the client has taken some."""
+        """Whether to make no more answers until the client has read some."""
         return self._write_paused or self.fetching > self._owner.limits.write_buffer_max
 
     @property
@@ -295,7 +294,7 @@ class Connection(asyncio.Protocol):
         return self.waiting > 0 or self.outbox.unsent > 0
 
     def close(self, reason: str = "") -> None:
-        """Send what is written, then close."""
+        """Close once everything written is sent."""
         if self._transport is None or self.is_closed or self._transport.is_closing():
             return
         if reason:
@@ -387,14 +386,14 @@ class Connection(asyncio.Protocol):
                     self.frame_begun_at = self._loop.time()  # we caused the delay
 
     def _refuse(self, error: ProtocolError) -> None:
-        log.warning("bytes that are no frame: connection closed", peer=self.name, reason=str(error))
+        log.warning("not a valid frame: connection closed", peer=self.name, reason=str(error))
         self._ended = True
         if not self.waiting:
             self.close()
 
 
 class _Receiver(asyncio.BufferedProtocol):
-    """The connection, as the socket's transport sees it, whose reads go where the feed wants."""
+    """The connection as a protocol whose reads go into the feed's buffer."""
 
     __slots__ = ("_connection", "_room")
 

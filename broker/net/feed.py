@@ -1,4 +1,4 @@
-"""What a connection is made with: the feed that its bytes go to, and its limits."""
+"""The feed that a connection passes its bytes to, and the limits of a connection."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ class Limits:
 
 
 class Room(Protocol):
-    """A feed that has its reads received where it parses them, one that is taken at a time."""
+    """A buffer for reads, in which the feed parses them; it holds one read at a time."""
 
     def room(self) -> Any:
-        """A buffer for the next read, whatever connection has had the last one."""
+        """A buffer for the next read, of whatever connection."""
 
     def received(self, count: int) -> bytes:
         """A copy of what was received there."""
@@ -44,8 +44,7 @@ class Feed(Protocol):
         """The answers that can be given at once to the requests that `data` completes."""
 
     def resume(self) -> Sequence[Part]:
-        """Answers to deferred requests: earlier answers were too large, or other clients had
-        their turn."""
+        """Answers to deferred requests: earlier answers were large, or the turn was over."""
 
     @property
     def kept_back(self) -> Sequence[object]:
@@ -53,8 +52,8 @@ class Feed(Protocol):
 
     @property
     def partial(self) -> bool:
-        """Whether a frame has begun and not ended."""
+        """Whether a frame is incomplete."""
 
     @property
     def header_missing(self) -> bool:
-        """Whether not even the header of that frame is whole."""
+        """Whether even the header of that frame is incomplete."""

@@ -1,8 +1,8 @@
 """The general path of a connection: bytes in, answers out.
 
-Each frame is decoded in full and handed to the dispatcher. That is all that a name server needs,
-and what the hot path does with the frames that it does not take itself. Frames of both ways pass
-through `feed`: a check that all requests have to pass belongs there.
+Each frame is decoded in full and passed to the dispatcher. A name server needs only this; in a
+broker it handles the frames that the hot path does not. Frames of both paths pass through `feed`:
+a check that applies to all requests belongs there.
 """
 
 import re
@@ -17,15 +17,15 @@ from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.command import JSON, RESPONSE_FLAG, ROCKETMQ
 from aerobee.protocol.wire.frame import FrameDecoder, RawFrame, encode_frame
 
-ANSWERS_MAX: Final = 128 << 10  # bytes of answers that are made before other clients' turn
+ANSWERS_MAX: Final = 128 << 10  # bytes of answers that are made before other clients are served
 
-# What requests may claim of a turn of the loop whose slice is used up.
+# Which requests are answered in a turn of the loop whose slice is used up.
 NOTHING: Final = 0
-A_MESSAGE: Final = 1  # a client's first request, if messages go by it
+A_MESSAGE: Final = 1  # a client's first request, if it sends or pulls messages
 ANYTHING: Final = 2  # deferred requests have waited for their turn already
 DEFERRED: Final = -1  # "the frame has to wait", in place of a size
 
-# By these messages are sent and received; everything else can wait for some milliseconds.
+# Requests that send or receive messages; all others can wait for some milliseconds.
 _MESSAGES: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -44,7 +44,7 @@ _JSON_CODE: Final = re.compile(rb'"code"\s*:\s*"?(\d{1,10})')  # int() refuses t
 
 
 def carries_messages(frame: RawFrame) -> bool:
-    """Reads the request's code only: a frame that is deferred must be cheap until then."""
+    """Reads only the request's code: deferring a frame must be cheap."""
     codec, header, _ = frame
     if codec == JSON:
         found = _JSON_CODE.search(header)
@@ -55,14 +55,14 @@ def carries_messages(frame: RawFrame) -> bool:
 
 
 def is_message_request(frame: RawFrame) -> bool:
-    """By the code of the decoded request: a header can hide it from the quick look."""
+    """By the code of the decoded request, which `carries_messages` may miss in an odd header."""
     try:
         return decode_command(*frame).code in _MESSAGES
     except ProtocolError:
         return False
 
 
-# Of the requests of a read: answers to those that are over a limit, and the others.
+# Takes the requests of a read; returns answers to those over a limit, and the other requests.
 Gate = Callable[[Sequence[RawFrame]], tuple[Sequence[Part], Sequence[RawFrame]]]
 
 
@@ -76,7 +76,7 @@ class GeneralFeed:
         self.kept_back: Sequence[RawFrame] = ()
         self.partial = False
         self.gate: Gate | None = None
-        self._broken = False  # by a header that cannot be read: nothing after it is answered
+        self._broken = False  # a header could not be read: nothing after it is answered
         self._decoder = FrameDecoder(frame_size_max)
         self._dispatch = dispatcher.dispatch
         self._turns = connection.turns
@@ -89,11 +89,11 @@ class GeneralFeed:
         return self._take(self._decoder.feed(data))
 
     def _take(self, frames: Sequence[RawFrame]) -> Sequence[Part]:
-        """Answer what the decoder has made of a read."""
+        """Answer the frames of a read."""
         decoder = self._decoder
         self.partial = decoder.pending > 0
         if decoder.error is not None:
-            self.error = decoder.error  # the frames before it are answered all the same
+            self.error = decoder.error  # the frames before it are still answered
         if self.kept_back:
             self.kept_back = [*self.kept_back, *frames]
             return ()
@@ -126,7 +126,7 @@ class GeneralFeed:
         return (b"".join(out),) if out else ()
 
     def _general(self, frame: RawFrame, out: list[Part], claim: int) -> int:
-        """Decode one frame in full and have it answered; how many bytes of answer there are."""
+        """Decode one frame in full and answer it; returns the answer's size in bytes."""
         if (
             claim != ANYTHING
             and self._turns.is_over()

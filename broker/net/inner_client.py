@@ -1,4 +1,4 @@
-"""What this broker signs and encrypts its own requests with, to name servers and to its master."""
+"""Credentials and TLS of this broker's own requests, to name servers and to its master."""
 
 import ssl
 

@@ -34,7 +34,7 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def quotas_of(settings: Settings, clock: Clock, in_flight: InFlight) -> Quotas | None:
-    """What one address and one user may take; None: no limit is set."""
+    """The limits per address and per user; None: none is set."""
     # Connections of an address are counted when they open, by the server.
     address = Most(0, settings.max_requests_per_address, settings.max_bytes_per_second_per_address)
     user = Most(
@@ -46,7 +46,7 @@ def quotas_of(settings: Settings, clock: Clock, in_flight: InFlight) -> Quotas |
 
 
 def tls_of(settings: Settings) -> Tls | None:
-    """What clients are shown; None: connections are plain."""
+    """The certificate and the TLS mode for clients; None: connections are plain."""
     if settings.tls_server_mode == DISABLED:
         return None
     if not settings.tls_server_cert_path or not settings.tls_server_key_path:
@@ -136,7 +136,7 @@ def _set_buffers(sock: socket.socket, settings: Settings) -> None:
 
 
 def raise_open_files_limit() -> None:
-    """Raise the limit of open files to what the system allows; returns it. A connection is one."""
+    """Raise the limit of open files to what the system allows: each connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):  # macOS refuses an infinite soft limit

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 JOIN_MAX: Final = 64 << 10  # bytes up to which one buffer is cheaper to write than many pieces
-PIECES_MAX: Final = 1024  # that one call of the system takes
+PIECES_MAX: Final = 1024  # per system call (IOV_MAX)
 
 if TYPE_CHECKING:
     from aerobee.broker.compiled import _hot
@@ -25,16 +25,16 @@ class Outbox:
     __slots__ = ("_descriptor", "_releases_unwritten", "_transport", "releases", "written")
 
     def __init__(self) -> None:
-        self.written = 0  # bytes, so far
+        self.written = 0  # bytes so far
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1  # of the socket, where pieces may be written to it directly
-        # Of mapped files with unsent bytes: what to call, and after how many bytes.
+        # Mapped files with unsent bytes: after how many bytes to call what, to release them.
         self.releases: deque[tuple[int, Callable[[], None]]] = deque()
         self._releases_unwritten: list[Callable[[], None]] = []
 
     def open(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        # Under TLS there is no socket to be had: what is written to it directly would be plain.
+        # A TLS transport hides its socket: bytes written to it directly would not be encrypted.
         sock = transport.get_extra_info("socket")
         # Some versions of asyncio's own writelines forget the high-water mark; uvloop's does not.
         is_direct = sock is not None and not type(transport).__module__.startswith("asyncio")
@@ -60,7 +60,7 @@ class Outbox:
                 transport.write(part)
             elif self._descriptor < 0:
                 transport.write(memoryview(part))
-            else:  # the system takes the pieces from where they are, as far as it does now
+            else:  # without a copy, as much as the socket takes now
                 sent = 0 if transport.get_write_buffer_size() else part.write_to(self._descriptor)
                 if sent < len(part):
                     transport.writelines(part.rest(sent))
@@ -77,15 +77,15 @@ class Outbox:
         return True
 
     def _write_now(self, transport: asyncio.Transport, parts: Sequence[Part]) -> Sequence[Part]:
-        """Hand many pieces to the system in one call; what it did not take is returned. The
-        transport would do the same, but spends more on each piece than on its bytes."""
+        """Write many pieces with one system call; returns what the socket did not take. The
+        transport would do the same, but has a higher overhead per piece."""
         if transport.get_write_buffer_size():
             return parts
         for start in range(0, len(parts), PIECES_MAX):
             pieces = parts[start : start + PIECES_MAX]
             try:
                 sent = os.writev(self._descriptor, pieces)
-            except OSError:  # it takes nothing now, or the client has gone: the transport finds out
+            except OSError:  # the socket is full, or the client is gone: the transport handles that
                 sent = 0
             if sent < sum(map(len, pieces)):
                 for index, piece in enumerate(pieces, start):
@@ -96,23 +96,23 @@ class Outbox:
 
     @property
     def is_direct(self) -> bool:
-        """Whether it is the socket's own transport, of uvloop."""
+        """Whether pieces may be written to the socket directly (uvloop without TLS)."""
         return self._descriptor >= 0
 
     @property
     def unsent(self) -> int:
-        """Bytes that were written and have not left."""
+        """Bytes that were written and are not sent yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def release_when_sent(self, release: Callable[[], None]) -> None:
-        """Call `release` once what is written next has left, or the client has gone."""
+        """Call `release` once what is written next is sent, or the client is gone."""
         if self._transport is None:
             release()
         else:
             self._releases_unwritten.append(release)
 
     def release_sent(self) -> None:
-        """Call what was to be called after bytes that have left by now."""
+        """Release the files whose bytes are sent."""
         if self.releases:
             sent = self.written - self.unsent
             while self.releases and self.releases[0][0] <= sent:

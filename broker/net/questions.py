@@ -13,7 +13,7 @@ class ConnectionClosed(ConnectionError):
 
 
 class Line(Protocol):
-    """The connection, as its questions need it."""
+    """What `Questions` needs of a connection."""
 
     @property
     def name(self) -> str: ...
@@ -31,7 +31,7 @@ class Questions:
 
     def __init__(self, line: Line) -> None:
         self._line = line
-        # Made with the first question: most clients are never asked anything.
+        # Created with the first request: most clients never get one.
         self._conversation: Conversation[asyncio.Future[Command]] | None = None
 
     def send_oneway(self, command: Command) -> None:

@@ -1,9 +1,9 @@
-"""What one address and one user may take: connections, requests in flight, bytes a second.
+"""Limits per address and per user: connections, requests in flight, bytes per second.
 
-Only a broker with such a limit makes these. A connection counts for its address, and for the user
-of its last request that was proven to be that user's. Over a limit, requests that carry messages
-are answered with SYSTEM_BUSY and a sentence; heartbeats, offsets and administration are not, so
-that a client keeps its place in its group while it waits.
+They exist only in a broker with such a limit. A connection counts for its address, and for the user
+that authenticated its last request. Over a limit, requests that carry messages are answered with
+SYSTEM_BUSY and the reason; heartbeats, offset commits and administration are not limited, so that a
+client stays in its group while it waits.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from aerobee.protocol.wire.frame import RawFrame, encode_frame
 log = structlog.get_logger("aerobee.quotas")
 
 LOG_EVERY_S: Final = 1.0
-COUNTED_FOR_S: Final = 0.01  # many connections' requests in flight are not counted more often
+COUNTED_FOR_S: Final = 0.01  # how long a count of many connections' requests stays valid
 KEPT_MAX: Final = 10_000  # shares without a connection, kept for the bytes that they have used
 
 InFlight = Callable[[Connection], int]
@@ -43,7 +43,7 @@ class Most:
 
 
 class Share:
-    """What one address or one user has taken."""
+    """What one address or one user has used."""
 
     __slots__ = ("_counted", "_counted_at", "_left", "_left_at", "connections", "name")
 
@@ -55,16 +55,16 @@ class Share:
         self._counted = 0
         self._counted_at = float("-inf")
 
-    def owe(self, size: int, most: Most, now: float) -> None:
-        """Count bytes that have gone already, whether or not there was anything left."""
+    def charge(self, size: int, most: Most, now: float) -> None:
+        """Count bytes that are sent already, even beyond the limit."""
         per_second = most.bytes_per_second
         self._left = min(per_second, self._left + (now - self._left_at) * per_second) - size
         self._left_at = now
 
     def take(self, size: int, most: Most, now: float) -> float:
-        """Seconds until its bytes are paid for; 0.0: these are within the limit. One read may be
-        larger than what is left: then what comes next has to wait."""
-        self.owe(0, most, now)
+        """Count bytes if the limit is not reached; returns 0.0 then, else the seconds to wait. One
+        read may exceed what is left: then the next one has to wait."""
+        self.charge(0, most, now)
         if self._left <= 0:
             return max(0.001, -self._left / most.bytes_per_second)
         self._left -= size
@@ -102,15 +102,15 @@ class Shares:
         share.connections.add(connection)
         return share
 
-    def owe(self, share: Share, size: int) -> None:
+    def charge(self, share: Share, size: int) -> None:
         if self.most.bytes_per_second:
-            share.owe(size, self.most, self._clock.monotonic())
+            share.charge(size, self.most, self._clock.monotonic())
 
     def has_too_many(self, share: Share) -> bool:
         return 0 < self.most.connections < len(share.connections)
 
     def why_over(self, share: Share, size: int) -> str:
-        """What limit is reached, in words; "" when none is."""
+        """Which limit is reached, as a sentence; "" if none is."""
         most, now = self.most, self._clock.monotonic()
         if self.has_too_many(share):
             return (
@@ -127,7 +127,7 @@ class Shares:
         return ""
 
     def room(self, share: Share | None) -> tuple[float, str]:
-        """How many more requests may be in flight, and why not more than that. Of a user that is
+        """How many more requests may be in flight, and the reason for the limit. For a user that is
         not known yet: as many as any user may have."""
         most = self.most.requests
         if not most:
@@ -145,7 +145,7 @@ class Shares:
 
 
 class Quota:
-    """One connection's part of its address's share and of its user's."""
+    """One connection's use of the limits of its address and of its user."""
 
     def __init__(self, connection: Connection, addresses: Shares, users: Shares) -> None:
         self._connection = connection
@@ -154,7 +154,7 @@ class Quota:
         self._address = addresses.join(connection.peer[0], connection)
         self._user: Share | None = None
         self._written = 0
-        self._unpaid = 0  # bytes that went before a user was known
+        self._unpaid = 0  # bytes sent before the user was known
         self._logged_at = float("-inf")
         connection.on_close.append(self._closed)
 
@@ -204,15 +204,15 @@ class Quota:
             log.warning("over a limit: requests refused", peer=connection.name, reason=reason)
 
     def _settle(self) -> None:
-        """Count what was answered since the last requests, even if these are refused."""
+        """Count the answers since the last requests, even if the new ones are refused."""
         written = self._connection.outbox.written
         answered, self._written = written - self._written, written
         self._follow_user()
-        self._addresses.owe(self._address, answered)
+        self._addresses.charge(self._address, answered)
         if self._user is None:
             self._unpaid += answered
         else:
-            self._users.owe(self._user, answered + self._unpaid)
+            self._users.charge(self._user, answered + self._unpaid)
             self._unpaid = 0
 
     def _follow_user(self) -> None:
@@ -230,7 +230,7 @@ class Quota:
 
 
 class RefusingFeed(GeneralFeed):
-    """Of a connection over the limit: every request is answered with the reason."""
+    """The feed of a connection over the limit: answers every request with the reason."""
 
     def __init__(self, connection: Connection, frame_size_max: int, reason: str) -> None:
         super().__init__(connection, Dispatcher({}), frame_size_max)

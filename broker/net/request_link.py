@@ -1,5 +1,4 @@
-"""Our end of a connection to a name server or another broker: asked like a function, opened when
-it is needed."""
+"""A connection to a name server or another broker: requests with answers, opened when needed."""
 
 import asyncio
 import ssl
@@ -12,11 +11,11 @@ from aerobee.protocol.wire.signing import Credentials
 
 
 class LinkError(Exception):
-    """The other side cannot be reached, or said no."""
+    """The other side cannot be reached, or has refused."""
 
 
 class RequestLink(asyncio.Protocol):
-    """One server. It forgets us when the connection closes, so it is kept open."""
+    """The connection to one server. A name server drops us when it closes, so it is kept open."""
 
     def __init__(
         self,
@@ -89,5 +88,5 @@ class RequestLink(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         for pending in self._conversation.end():
-            pending.waiter.set_exception(LinkError(f"{self._name} went away"))
+            pending.waiter.set_exception(LinkError(f"{self._name} closed the connection"))
         self._on_lost()

@@ -28,7 +28,7 @@ ERROR_TEXT_MAX: Final = 512
 CLIENT_ANSWERED: Final = "the client gets an error and may try again"
 REFUSALS_EVERY_S: Final = 1.0  # a line for each client; more would drown the rest
 
-# What no correct client asks for. Other refusals (no such topic yet, no permission) are normal.
+# Refusals that no correct client gets. Others (no such topic yet, no permission) are normal.
 _BAD_INPUT: Final = frozenset(
     {
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
@@ -117,7 +117,7 @@ def _run(handler: Handler, request: Request) -> Command | None:
 
 
 def log_refusal(connection: "Connection", code: int, is_oneway: bool, answer: Command) -> None:
-    """Log bad input, and what is refused without an answer: there is no other trace of it."""
+    """Log bad input, and refusals of oneway requests: there is no other trace of them."""
     if answer.code not in _BAD_INPUT and (not is_oneway or answer.code in _STORED):
         return
     now = time.monotonic()
@@ -144,7 +144,7 @@ def failed(request: Request, error: Exception) -> Command:
 
 
 def failure_text(code: int, connection: "Connection", error: Exception) -> str:
-    """One request's failure is its own: log it, answer the client, continue."""
+    """Log a request that failed; returns the text for the client. Others are not affected."""
     if isinstance(error, OSError):
         _reports.disk_error(
             f"a request of code {code} failed", error, call="", then=CLIENT_ANSWERED

@@ -21,15 +21,15 @@ log = structlog.get_logger("aerobee.server")
 
 SWEEP_SECONDS: Final = 0.5  # between two sweeps
 SWEEP_AT_ONCE: Final = 8  # before the clock is read
-FILES_RESERVED: Final = 256  # open files that connections leave to the store, at least;
-FILES_RESERVED_SHARE: Final = 0.2  # many queues are many files
+FILES_RESERVED: Final = 256  # open files that are left to the store, at least
+FILES_RESERVED_SHARE: Final = 0.2  # ... and of all: many queues have many files
 REFUSALS_LOGGED_EVERY: Final = 5.0
 REFUSING_MAX: Final = 64  # refused connections that wait for the reason
 REFUSING_S: Final = 5.0  # for their first request
 
 
 class Server:
-    """All listening ports of one process and the connections that came by them."""
+    """The listening ports of one process and their connections."""
 
     def __init__(
         self,
@@ -93,16 +93,16 @@ class Server:
         return True
 
     def refusal(self, connection: Connection) -> Feed | None:
-        """A few refused clients get the reason; telling all would take as much as serving them."""
+        """A few refused clients get the reason; telling all would cost as much as serving them."""
         if self._stopping or len(self._refusing) >= REFUSING_MAX:
             return None
         address = connection.peer[0]
         if self._by_address[address] < self.per_address_max:
-            reason = f"the broker has {self.connections_max} connections, the most it may have"
+            reason = f"the broker has {self.connections_max} connections, the most that are allowed"
             reason += " (maxConnections)"
         else:
-            reason = f"Address:{address} has {self.per_address_max} connections, at most so many "
-            reason += "are allowed (maxConnectionsPerAddress)"
+            reason = f"Address:{address} has {self.per_address_max} connections, the most "
+            reason += "that are allowed (maxConnectionsPerAddress)"
         self._refusing.add(connection)
         asyncio.get_running_loop().call_later(REFUSING_S, connection.abort)
         return RefusingFeed(connection, self.limits.frame_size_max, reason)
@@ -135,7 +135,7 @@ class Server:
         while any(connection.has_unsent for connection in self.connections):
             if loop.time() >= deadline:
                 unsent = sum(connection.has_unsent for connection in self.connections)
-                log.warning("stopped before every answer was taken", connections=unsent)
+                log.warning("stopped before clients had read all answers", connections=unsent)
                 break
             await asyncio.sleep(0.005)
         await self._close_all()
@@ -189,9 +189,9 @@ class Server:
 def bind(host: str, port: int, *, is_found: bool = False) -> socket.socket:
     """A socket bound to `host` and `port` (0: a free one); OSError says which address failed.
 
-    With SO_REUSEADDR two processes that start at once may bind one port, and the second fails when
-    it listens. A port that was asked for needs the option, to be bound again after a stop; one that
-    `is_found`, as with 0, gets it only once it is bound."""
+    With SO_REUSEADDR two processes that start at the same time may bind one port, and the second
+    fails when it listens. A configured port needs the option, to be bound again after a stop; a
+    free port that we choose (`is_found`, or 0) gets it only once it is bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     reuse = socket.SOL_SOCKET, socket.SO_REUSEADDR, 1

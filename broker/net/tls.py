@@ -1,8 +1,8 @@
 """TLS on the ports of plain connections: the first byte of a client decides which one it speaks.
 
 The ssl module works on bytes in memory here (`wrap_bio`). asyncio's and uvloop's own way to TLS
-loses bytes that were read before the switch and costs twice as much. A plain connection pays for
-one look at its first read; then the transport knows the connection alone.
+loses bytes that were read before the switch and costs twice as much. A plain connection pays only
+for a check of its first byte; after that its transport calls the connection directly.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ log = structlog.get_logger("aerobee.tls")
 HANDSHAKE_BYTE: Final = 0x16
 HANDSHAKE_S: Final = 10.0
 READ_SIZE: Final = 256 << 10
-LOOK_EVERY_S: Final = 5.0
+CHECK_EVERY_S: Final = 5.0
 LOG_EVERY_S: Final = 1.0
 
 DISABLED: Final = "disabled"
@@ -98,27 +98,27 @@ class Tls:
         self.context = make_context(files)
         self.refused = 0  # handshakes and plain connections
         self._files = files
-        self._marks = self._look()
+        self._marks = self._read_marks()
         self._logged_at = float("-inf")
 
     def reload(self) -> None:
         """Load the files again; open connections continue."""
-        self._marks = self._look()
+        self._marks = self._read_marks()
         try:
             self.context = make_context(self._files)
         except TlsError as error:
-            log.error("certificates are not reloaded: the ones before stay", reason=str(error))
+            log.error("certificates are not reloaded: the old ones stay", reason=str(error))
         else:
             log.info("certificates reloaded", certificate=self._files.certificate)
 
     async def watch(self, clock: Clock) -> None:
-        """Follow the files, until cancelled."""
+        """Reload the files when they change, until cancelled."""
         while True:
-            await clock.sleep(LOOK_EVERY_S)
-            if self._look() != self._marks:
+            await clock.sleep(CHECK_EVERY_S)
+            if self._read_marks() != self._marks:
                 self.reload()
 
-    def _look(self) -> list[tuple[int, int, int]]:
+    def _read_marks(self) -> list[tuple[int, int, int]]:
         marks = []
         for path in self._files.paths:
             try:
@@ -137,7 +137,7 @@ class Tls:
 
 
 class Sniffer(asyncio.Protocol):
-    """Waits for a client's first bytes and gives the transport to what they need."""
+    """Waits for a client's first bytes, then connects the transport to TLS or to the connection."""
 
     def __init__(self, connection: Connection, tls: Tls) -> None:
         self._connection = connection
@@ -181,9 +181,9 @@ def certified_names(certificate: Mapping[str, Any] | None) -> frozenset[str]:
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """Between the socket's transport, whose protocol it is, and a connection, whose transport.
+    """The protocol of the socket's transport, and the transport of a connection.
 
-    No byte of the connection's reaches the socket but through the cipher."""
+    All bytes of the connection go through the cipher."""
 
     def __init__(self, raw: asyncio.Transport, connection: Connection, tls: Tls) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 chunk = self._ssl.read(READ_SIZE)
             except ssl.SSLWantReadError:
                 break
-            except ssl.SSLZeroReturnError:  # the client has said that it is done
+            except ssl.SSLZeroReturnError:  # the client sent close_notify
                 chunk = b""
             if not chunk:
                 asyncio.get_running_loop().call_soon(self._ended)
@@ -300,7 +300,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             return
         self._is_closing = True
         if self._is_open:
-            with contextlib.suppress(ssl.SSLError):  # it waits for the client's goodbye, not we
+            with contextlib.suppress(ssl.SSLError):  # we do not wait for the client's close_notify
                 self._ssl.unwrap()
             self._flush()
         self._raw.close()
@@ -325,7 +325,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._raw.set_write_buffer_limits(high, low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Not the socket: what is written to it directly would be plain."""
+        """Without the socket: bytes written to it directly would not be encrypted."""
         if name == "ssl_object":
             return self._ssl
         return default if name == "socket" else self._raw.get_extra_info(name, default)

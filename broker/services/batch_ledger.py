@@ -1,22 +1,22 @@
 """Batches that appear whole or not at all, once: the broker's half of the exactly-once Spark sink.
 
-A writer's rows are stored as half messages: records of the prepared type, which no consume queue
-ever sees, each holding a chunk of rows for one queue. A commit names the chunks of a batch and
+A writer's rows are stored as half messages: records of the prepared type, which are in no consume
+queue, each holding a chunk of rows for one queue. A commit names the chunks of a batch and
 publishes their rows as ordinary messages. What makes that happen once:
 
 1. the intent (query, batch, chunks, the log's end) is saved before the first row is published,
    and after the chunks are on disk;
-2. every published row carries its name (`SPARK_ROW`: query/batch/partition/number, by the writer;
-   of writers that give none query/batch/partition/chunk/row);
+2. every published row carries its name (`SPARK_ROW`: query/batch/partition/number, set by the
+   writer; query/batch/partition/chunk/row for writers that set none);
 3. the ledger (query -> newest committed batch) is saved after the last row is on disk.
 
-Intent and commit are records of the log too (`ledger_log`), before and behind the rows: a replica
-that becomes the master goes by them.
+Intent and commit are also records of the log (`ledger_log`), before and after the rows: a replica
+that becomes the master uses them.
 
-An interrupted commit is finished from the intent: the log behind the intent's mark shows which
-rows are published already. A batch at or below the ledger's is not published again. Chunks that
-nobody commits stay invisible and leave with their log file; one older than the writer's timeout is
-refused.
+An interrupted commit is finished from the intent: the log after the intent's mark shows which rows
+are published already. A batch at or below the ledger's is not published again. Chunks that are
+never committed stay invisible and are removed with their log file; a chunk older than the writer's
+timeout is refused.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ PREPARED_TOPIC: Final = SYSTEM_TOPIC_PREFIX + "SPARK_PREPARED"
 ROW: Final = "SPARK_ROW"
 _ROW_MARK: Final = (ROW + properties.NAME_END).encode()
 _CHUNK_ID: Final = "SPARK_CHUNK"
-_NAMED: Final = "SPARK_NAMED"  # of a chunk whose rows bring their names
+_NAMED: Final = "SPARK_NAMED"  # of a chunk whose rows have names
 _SYNC_BYTES: Final = 16 * 1024 * 1024  # of the log: worth a sync of its own
 _SCAN_PAUSE_S: Final = 0.02  # of scanning the log, before the event loop serves others
 
@@ -78,7 +78,7 @@ class BatchLedger:
         self._syncing: asyncio.Task[bool] | None = None
 
     async def forget(self, query: str) -> bool:
-        """Whether the query was known; a batch of it that is run again is published again."""
+        """Forget a query: a batch of it that is run again is published again. False: unknown."""
         async with self._turns.setdefault(query, asyncio.Lock()):
             if query in self.book.intents:
                 raise Refused(
@@ -122,7 +122,7 @@ class BatchLedger:
     async def commit(
         self, query: str, batch: int, chunks: list[Chunk], timeout_ms: int
     ) -> int | None:
-        """Publishes the batch; how many rows, or None when it was committed before."""
+        """Publishes the batch; returns the number of rows, None if it was committed before."""
         async with self._turns.setdefault(query, asyncio.Lock()):
             if (cut_off := self.book.intents.get(query)) is not None:
                 if cut_off.batch == batch and self._is_lost(query, cut_off):
@@ -137,8 +137,8 @@ class BatchLedger:
             return await self._finish(query, fresh=True)
 
     async def _begin(self, query: str, intent: Intent) -> None:
-        """Saves the intent, once its chunks are on disk: a power failure that took them and left
-        the intent would leave a batch that nothing can finish."""
+        """Saves the intent once its chunks are on disk: if a power failure lost them but not the
+        intent, the batch could never be finished."""
         await self._make_durable()
         before = self.book.intents.get(query)
         ledger_log.note(
@@ -161,23 +161,23 @@ class BatchLedger:
             raise
 
     async def run(self) -> None:
-        """At the start of the broker: finish the commits that the last stop cut off."""
+        """At the start of the broker: finish the commits that the last stop interrupted."""
         for query in list(self.book.intents):
             async with self._turns.setdefault(query, asyncio.Lock()):
                 try:
                     if query in self.book.intents:
                         rows = await self._finish(query)
-                        log.info("a cut-off commit was finished", query=query, rows=rows)
+                        log.info("an interrupted commit was finished", query=query, rows=rows)
                 except Refused as refused:
-                    log.error("a cut-off commit waits", query=query, reason=refused.remark)
-                except Exception as error:  # one query's failure is its own
-                    event, then = "a cut-off commit waits", "retried by the query's next commit"
+                    log.error("a commit is unfinished", query=query, reason=refused.remark)
+                except Exception as error:  # a failure must not affect other queries
+                    event, then = "a commit is unfinished", "retried by the query's next commit"
                     self._store.reports.failed(event, error, then=then, query=query)
 
     # --- publishing
 
     async def _finish(self, query: str, *, fresh: bool = False) -> int:
-        """Publishes what the intent names and the log does not hold yet; then the ledger."""
+        """Publishes the intent's rows that are not in the log yet; then saves the ledger."""
         intent = self.book.intents[query]
         done = set() if fresh else await self._published(query, intent)
         rows = 0
@@ -216,7 +216,7 @@ class BatchLedger:
         return rows
 
     def _publish(self, batch: str, chunk: Chunk, record: StoredMessage, done: set[str]) -> int:
-        """Puts the chunk's rows that are not `done`; how many rows the chunk has."""
+        """Puts the chunk's rows that are not `done`; returns how many rows the chunk has."""
         topic = properties.get(record.properties, properties.REAL_TOPIC) or ""
         queue_id = int(properties.get(record.properties, properties.REAL_QID) or 0)
         named = properties.get(record.properties, _NAMED) is not None
@@ -255,7 +255,7 @@ class BatchLedger:
         return len(parts)
 
     async def _published(self, query: str, intent: Intent) -> set[str]:
-        """The names of the batch's rows that stand in the log behind the intent's mark."""
+        """The names of the batch's rows that are in the log after the intent's mark."""
         wanted = f"{query}/{intent.batch}/".encode()
         found = set()
         pause_at = time.monotonic() + _SCAN_PAUSE_S
@@ -277,8 +277,8 @@ class BatchLedger:
                 yield bytes(piece[begin : record.physical_offset - base + record.size])
 
     async def _make_durable(self) -> None:
-        """Waits until the log is on disk up to here, in ASYNC_FLUSH too: the ledger is about to
-        say that the batch is stored."""
+        """Waits until the log is on disk up to here, in ASYNC_FLUSH too: the ledger will promise
+        that the batch is stored."""
         store, end = self._store, self._store.max_physical_offset
         if self._syncing is not None:
             await asyncio.wait((self._syncing,))
@@ -294,21 +294,21 @@ class BatchLedger:
             await self._wait_for_copies(end)
 
     async def _sync(self) -> bool:
-        """Whether there was something to sync; a failure is for `flush.failed` to say."""
+        """Sync the log; whether there was something to sync. See `flush.failed` for errors."""
         job = self._store.flush.prepare()
         if job is not None:
             self._store.flush.complete(await asyncio.to_thread(self._store.flush.sync, job))
         return job is not None
 
     def _sync_behind(self) -> None:
-        """Syncs what has been appended while more follows, so that little is left at the end."""
+        """Starts syncing while rows are still appended, so that little is left at the end."""
         behind = self._store.max_physical_offset - self._store.flushed_offset
         if behind >= _SYNC_BYTES and (self._syncing is None or self._syncing.done()):
             self._syncing = asyncio.create_task(self._sync())
 
     async def _wait_for_copies(self, end: int) -> None:
-        """As long as a send would. What is not on a slave by then is stored here all the same, and
-        said to be; but with an arbiter a failover may take it back: Refused, the intent stays."""
+        """Wait for copies as long as a send would. After that the batch counts as stored, with a
+        warning; but with an arbiter a failover might lose it: Refused, and the intent stays."""
         done: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
         self._store.when_durable(end, done.set_result)
         status = await done
@@ -334,7 +334,7 @@ class BatchLedger:
             await asyncio.sleep(0)
 
     def _is_lost(self, query: str, intent: Intent) -> bool:
-        """Whether a chunk of the intent is gone: the same rows of a later attempt take over."""
+        """Whether a chunk of the intent is gone: then a later attempt of the batch replaces it."""
         try:
             for chunk in intent.chunks:
                 self._whole_chunk(query, intent.batch, chunk)

@@ -1,6 +1,6 @@
 """The ledger of committed batches and of commits in progress, in memory and in its file.
 
-What the file does not know yet is in the log (`ledger_log`).
+What is not in the file yet is in the log (`ledger_log`).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _DAY_MS: Final = 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Where a prepared chunk stands and whose it is."""
+    """Where a prepared chunk is stored, and which attempt it belongs to."""
 
     partition: int
     attempt: int
@@ -57,7 +57,7 @@ class LedgerBook:
         self.committed: dict[str, int] = {}
         self.committed_at: dict[str, int] = {}
         self.intents: dict[str, Intent] = {}
-        self._noted_from = 0  # records of the log that the file does not know begin here
+        self._noted_from = 0  # the first record of the log that is not in the file
         self._saving = asyncio.Lock()  # an older state must not be written over a newer one
 
     def newest(self, query: str) -> int:
@@ -77,13 +77,13 @@ class LedgerBook:
         ]
 
     def load(self) -> None:
-        """The file's content and what the log has since; at a replica: since its last update."""
+        """Load the file and later records of the log (on a replica: since its last update)."""
         for noted in ledger_log.noted_from(self._store, self._load_file()):
             self._follow(noted.content)
 
     def load_file(self) -> None:
-        """A slave gets the rest from its master. A log that has lost its end numbers again from
-        there: the file must not speak of numbers that others will have."""
+        """Load the file alone: a slave gets the rest from its master. If the log has lost its end,
+        record numbers are used again: the file must not refer to them."""
         known, end = self._load_file(), ledger_log.end_of(self._store)
         if known > end:
             self._noted_from = end
@@ -105,8 +105,8 @@ class LedgerBook:
                 del self.intents[query]
 
     def take_over(self, entries: list[dict[str, Any]], noted_end: int) -> bool:
-        """A slave: what its master has committed, when our log had `noted_end` records of that; the
-        rest is in the log. Whether there is something to save."""
+        """On a slave: take the master's commits, as of `noted_end` ledger records in our log; later
+        ones are in the log. Returns whether there is something to save."""
         committed = {str(row["query"]): int(row["batch"]) for row in entries if row["batch"] >= 0}
         times = {str(row["query"]): int(row["committedAt"] or 0) for row in entries}
         under_way = any(row["committing"] for row in entries)
@@ -117,10 +117,10 @@ class LedgerBook:
         return before != (committed, {}, known)
 
     def take_back(self, cut_to: int) -> None:
-        """The log is about to be cut here: what is committed behind it was not. A query's batches
-        are committed in their order, so the one before was the newest."""
+        """The log is about to be cut here: commits after this offset are undone. A query's batches
+        are committed in order, so the one before becomes the newest."""
         self._load_file()
-        for _, _, noted in ledger_log.noted_behind(self._store, cut_to):
+        for _, _, noted in ledger_log.noted_after(self._store, cut_to):
             query, batch = str(noted["query"]), int(noted.get("batch", -1))
             if noted["state"] == ledger_log.COMMITTED and batch <= self.newest(query):
                 self.committed[query] = batch - 1
@@ -132,13 +132,13 @@ class LedgerBook:
         save_json(self.path, self._content(), disk=self._store.disk)
 
     async def save(self) -> None:
-        """Keep what was taken over."""
+        """Save the file."""
         async with self._saving:
             save = partial(save_json, self.path, self._content(), disk=self._store.disk)
             await asyncio.to_thread(save)
 
     def _load_file(self) -> int:
-        """Returns the number of the first record of the log that the file does not know."""
+        """Returns the number of the first record of the log that is not in the file."""
         try:
             self._take(load_json(self.path, disk=self._store.disk, strict=True) or {})
         except (TypeError, ValueError, LookupError, AttributeError) as error:
@@ -158,7 +158,7 @@ class LedgerBook:
         self._noted_from = int(content.get("notedFrom", 0))
 
     async def save_all(self) -> None:
-        """With all that the log knows."""
+        """Save the file with everything that is in the log."""
         self._noted_from = ledger_log.end_of(self._store)
         await self.save()
 
@@ -179,7 +179,7 @@ class LedgerBook:
         }
 
     def expire(self) -> list[str]:
-        """Drops queries whose last commit is too long ago; the next save makes it last."""
+        """Drops queries whose last commit is too long ago; the next save writes that."""
         oldest = self._clock.now_ms() - self._keep_ms
         expired = [
             query

@@ -35,7 +35,7 @@ def note(store: MessageStore, content: dict[str, Any]) -> None:
     if not result.ok:
         raise Refused(
             ResponseCode.SERVICE_NOT_AVAILABLE,
-            f"the commit of {content['query']} is not noted: {result.reason}; commit again",
+            f"the ledger record of {content['query']} was not stored: {result.reason}; try again",
         )
 
 
@@ -45,7 +45,7 @@ def end_of(store: MessageStore) -> int:
 
 
 def noted_from(store: MessageStore, number: int) -> Iterator[Noted]:
-    """The records from this number on, as far as they are there."""
+    """The records from this number on that still exist."""
     number = max(number, store.min_offset(LEDGER_TOPIC, 0))
     while (entry := store.queue_entry(LEDGER_TOPIC, 0, number)) is not None:
         record = put_again.message_at(store, entry[0])
@@ -55,8 +55,8 @@ def noted_from(store: MessageStore, number: int) -> Iterator[Noted]:
         number += 1
 
 
-def noted_behind(store: MessageStore, physical_offset: int) -> Iterator[Noted]:
-    """The records that stand at or behind this place of the log."""
+def noted_after(store: MessageStore, physical_offset: int) -> Iterator[Noted]:
+    """The records at or after this offset of the log."""
     first = end_of(store)
     low = store.min_offset(LEDGER_TOPIC, 0)
     while first > low:

@@ -1,7 +1,7 @@
 """Pulls that wait for a message: one table, one timer, no task for each.
 
-A hold is woken by an arrival that its filter wants, or when its time is over; either way the pull
-runs again and is answered. Holds of a client that goes away are dropped.
+A hold is woken by a message that its filter selects, or by its timeout; either way the pull runs
+again and is answered. Holds of a client that disconnects are dropped.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""How far each group has come in each queue; config/consumerOffset.json.
+"""Each group's offset in each queue; config/consumerOffset.json.
 
 The table is keyed as the file: "topic@group" -> queue id -> queue offset. Neither name may hold an
 @, so the key can always be split again.
@@ -50,7 +50,7 @@ class Offsets:
         return -1 if queues is None else queues.get(queue_id, -1)
 
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Keep an offset. False, with nothing kept, for a negative one and while a reset waits."""
+        """Store an offset. False, and nothing stored: it is negative, or a reset is pending."""
         if queue_offset < 0 or queue_id < 0:
             return False
         key = f"{topic}@{group}"
@@ -198,11 +198,10 @@ class Offsets:
                 }
         self._unknown = {str(key): value for key, value in content.items() if key not in _FILE_KEYS}
 
-    def bring_back(self, queue_end: Callable[[str, int], int]) -> None:
-        """Take back offsets past the ends of their queues, as a power failure leaves them that
-        took messages which were consumed but not flushed: those that come in their place would not
-        be consumed. Saved at once, before any comes: another power failure must not bring the old
-        ones back."""
+    def reset_past_end(self, queue_end: Callable[[str, int], int]) -> None:
+        """Lower offsets that are past the ends of their queues, as after a power failure that lost
+        messages which were consumed but not flushed: the messages that get their offsets next
+        would not be consumed. Saved before any is stored, in case of another power failure."""
         changed: dict[str, None] = {}
         for key, queues in self._table.items():
             topic, _, group = key.rpartition(SEPARATOR)
@@ -223,8 +222,8 @@ class Offsets:
             self.file.changed(*((_TABLE, key) for key in changed))
 
     def take_over(self, content: Mapping[Any, Any]) -> None:
-        """A slave: follow what has changed at its master. An offset that did not change there is
-        left alone: clients that found no master may have committed a later one here."""
+        """On a slave: take the offsets that have changed on the master. Others are left alone:
+        clients that found no master may have committed later ones here."""
         table = content.get(_TABLE)
         for key, queues in (table if isinstance(table, dict) else {}).items():
             if not isinstance(queues, dict):

@@ -39,8 +39,8 @@ class OrderLocks:
         return len(self._by_age)
 
     def lock(self, group: str, client_id: str, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """Those of `queues` that the client holds from now on: its own, free and expired ones.
-        Refused when there are too many locks for any of them."""
+        """Lock queues; returns those that the client holds now: its own, free and expired ones.
+        Refused when the limit of locks leaves no room for any of them."""
         now_ms = self._now_ms()
         self._sweep(now_ms, len(queues) + _SWEPT_AT_ONCE)
         held = []
@@ -69,7 +69,7 @@ class OrderLocks:
         return held
 
     def unlock(self, group: str, client_id: str, queues: list[MessageQueue]) -> None:
-        """Give up those of `queues` that the client holds."""
+        """Release those of `queues` that the client holds."""
         for queue in queues:
             place = queue.topic, queue.queue_id
             lock = self._groups.get(group, {}).get(place)

@@ -1,7 +1,7 @@
 """What happens to a message before it is stored: half messages, delay levels, timers.
 
-Each takes the message to a topic of the broker's own and keeps where it really goes in REAL_TOPIC
-and REAL_QID. Most messages need nothing of this: no transaction flag, and none of MARKS.
+Each sends the message to a topic of the broker itself and keeps its destination in REAL_TOPIC and
+REAL_QID. Most messages need no hook: they have no transaction flag and none of MARKS.
 """
 
 import re
@@ -78,7 +78,7 @@ class PutHooks:
         prepared = message.sys_flag & TRANSACTION_MASK == TRANSACTION_PREPARED
         if not prepared and (message.property(props.TRAN_MSG) or "").lower() != "true":
             return False
-        # A committed message keeps TRAN_MSG; retried, or a dead letter, it is no half any more.
+        # A committed message keeps TRAN_MSG: as a retry or a dead letter it is no half message.
         is_retried = delay_level(message.properties) > 0 or is_dlq_topic(message.topic)
         return not (message.reconsume_times > 0 and is_retried)
 
@@ -144,7 +144,7 @@ def _check_delay(message: Message) -> None:
 
 
 def delay_level(properties: str) -> int:
-    """The delay level that a message asks for; 0 for none, and for what is no number."""
+    """The delay level that a message asks for; 0 if it has none, or no valid number."""
     text = (props.get(properties, props.DELAY) or "").removeprefix("+")
     return int(text) if text and len(text) <= 10 and text.isascii() and text.isdigit() else 0
 

@@ -27,8 +27,8 @@ from aerobee.protocol.wire.command import Command
 log = structlog.get_logger("aerobee.registration")
 
 _CRC_MASK: Final = 0x7FFFFFFF
-_TOGETHER_S: Final = 0.05  # changes of topics this close are registered in one go
-_REST_PER_COST: Final = 20.0  # with many topics making the registration takes its time
+_TOGETHER_S: Final = 0.05  # changes of topics within this time are registered together
+_REST_PER_COST: Final = 20.0  # pause after making a body, as a multiple of the time it took
 _COME_BACK_S: Final = 1.0  # how soon to look for a name server that went away
 _TRY_AGAIN_S: Final = 5.0  # while one cannot be reached
 _PATIENCE_S: Final = 1.0  # with one that is slow
@@ -72,7 +72,7 @@ class Registrar:
         self._slow: dict[RequestLink, asyncio.Task[list[str]]] = {}  # not answered yet
         self._stopping = False
         self._body: asyncio.Task[bytes] | None = None  # of this round, for all name servers
-        self._cost_s = 0.0  # of the loop's time, to make it
+        self._cost_s = 0.0  # how long the loop took to make it
         servers = [part.strip() for part in settings.namesrv_addr.split(";")]
         credentials, tls = inner_credentials(settings), inner_tls(settings)
         self.links = [
@@ -102,7 +102,7 @@ class Registrar:
                 await self._clock.sleep(max(_TOGETHER_S, self._cost_s * _REST_PER_COST))
 
     async def register(self) -> None:
-        """Tell all name servers at the same time; those that fail are logged and retried.
+        """Register with all name servers at once; failures are logged and retried.
 
         A slow one continues in the background and does not delay the others."""
         for link in [link for link, task in self._slow.items() if task.done()]:
@@ -161,7 +161,7 @@ class Registrar:
                     f"name server {link.address} refused our registration: {answer.remark}"
                 )
             ordered = _order_topics(answer)
-            self._hear_of_master(answer)
+            self._report_master(answer)
         except (LinkError, ProtocolError, fastjson.JsonError) as error:
             if link.address not in self._failing:
                 self._failing.add(link.address)
@@ -172,9 +172,9 @@ class Registrar:
             log.info("registered again", name_server=link.address)
         return ordered
 
-    def _hear_of_master(self, answer: Command) -> None:
-        """A slave: what a name server says of our master. One beside an older master tells of that
-        one for as long as it lives."""
+    def _report_master(self, answer: Command) -> None:
+        """On a slave: report our master, as the name server knows it. A name server may still know
+        an earlier master, as long as that is alive."""
         epoch = int(answer.ext.get("masterEpoch") or 0)
         if epoch and self._on_epoch is not None:
             self._on_epoch(epoch)
@@ -194,7 +194,7 @@ class Registrar:
         return answer.code != ResponseCode.SUCCESS or answer.ext.get("changed") != "false"
 
     async def _make_body(self) -> bytes:
-        """In slices, between which others are served."""
+        """Make the body in slices, so that the loop serves others in between."""
         encode = compressed_slices if self._settings.compressed_register else plain_slices
         mask = permission_mask(self._settings.broker_permission)
         slices = encode(self._topics.data_version.to_json(), self._topics.all(), mask)

@@ -30,7 +30,7 @@ FIRST_LEVEL: Final = 3  # of the first retry, when the consumer leaves it to the
 
 
 class SentBack(NamedTuple):
-    """What a consumer says of a message that it could not handle."""
+    """A consumer's request to retry a message that it could not handle."""
 
     group: str
     physical_offset: int
@@ -41,7 +41,7 @@ class SentBack(NamedTuple):
 
 
 class Retry:
-    """Takes messages back."""
+    """Stores returned messages as retries or dead letters."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Retry:
                 "there, or it was removed by age",
             )
         most = config.retry_max_times if request.retry_max is None else request.retry_max
-        # The topic may be older than the group's wish for more queues: those would not be read.
+        # The topic may have fewer queues than the group's configuration: others would not be read.
         queue_id = random.randrange(max(1, min(config.retry_queue_nums, topic.read_queue_nums)))
         message = _retried(failed, topic.name, queue_id, store_host)
         _note(message, request.reason)
@@ -125,7 +125,7 @@ def _retried(failed: StoredMessage, topic: str, queue_id: int, store_host: bytes
         text = props.put(text, props.RETRY_TOPIC, failed.topic)
     if props.get(text, props.ORIGIN_MESSAGE_ID) is None:
         text = props.put(text, props.ORIGIN_MESSAGE_ID, failed.message_id)
-    message = put_again.again(failed, topic, queue_id, text)
+    message = put_again.copy_for(failed, topic, queue_id, text)
     message.store_host = store_host
     message.reconsume_times = failed.reconsume_times + 1
     return message

@@ -13,7 +13,7 @@ from typing import Final
 from aerobee.broker.store.index.key_search import Search
 from aerobee.broker.store.results import QueryResult
 
-PIECE_S: Final = 0.001  # of searching, and then as long for everybody else
+PIECE_S: Final = 0.001  # of searching, then a pause of the same length for other work
 
 Done = Callable[[QueryResult | Exception], None]
 
@@ -26,8 +26,8 @@ class Searches:
         return len(self._waiting)
 
     def start(self, search: Search, done: Done, is_wanted: Callable[[], bool]) -> None:
-        """Call `done` with what is found, or with the error that ended it: at once when that
-        takes no longer than a moment. Cancelled when its client is gone."""
+        """Call `done` with the result or the error of the search, before returning if the search is
+        short. Dropped when its client is gone."""
         self._waiting.append((search, done, is_wanted))
         if len(self._waiting) == 1:
             self._resume()
@@ -48,7 +48,7 @@ class Searches:
 
 
 def _piece(search: Search) -> QueryResult | Exception | None:
-    """What the search came to, if it did within its time."""
+    """Continue the search for `PIECE_S`; returns its result or error, None if it goes on."""
     until = perf_counter() + PIECE_S
     try:
         while perf_counter() < until:

@@ -1,4 +1,4 @@
-"""How much goes through: per topic, per group, and for the whole broker.
+"""Throughput per topic, per group, and of the whole broker.
 
 The hot path only adds to plain numbers. Every ten seconds they are noted, and rates over a window
 are the difference between now and the oldest note inside it.
@@ -48,7 +48,7 @@ class Counter:
         self.times += 1
 
     def note(self, now_ms: int, number: int) -> None:
-        """Keep the numbers of this moment, the `number`th."""
+        """Note the present numbers, as the `number`th note."""
         note = Note(now_ms, self.nums, self.size, self.times)
         self._minute.append(note)
         if number % _NOTES_PER_TEN_MINUTES == 0:
@@ -242,7 +242,7 @@ class Stats:
         )
 
     def watch(self, name: str, read: Callable[[], int]) -> None:
-        """Have a number of another service noted, for its rate."""
+        """Note a number of another service too, for its rate."""
         self._watched[name] = (read, deque([(self._clock.monotonic(), read())], _MINUTE_NOTES))
 
     def watched_rate(self, name: str) -> float:

@@ -18,7 +18,7 @@ def _check_addresses(value: str) -> str | None:
     for part in addresses_of(value):
         host, _, port = part.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            return f"{part} is not like 10.0.0.1:9878; part them by semicolons"
+            return f"{part} is not like 10.0.0.1:9878; separate them by semicolons"
     return None
 
 
@@ -32,7 +32,7 @@ def _check_endpoints(value: str) -> str | None:
         if is_good and url.username is not None:
             return "write the user and the password as etcdUser and etcdPassword, not in the url"
         if not is_good:
-            return f"{part} is not like http://10.0.0.1:2379; part them by semicolons"
+            return f"{part} is not like http://10.0.0.1:2379; separate them by semicolons"
     return None
 
 

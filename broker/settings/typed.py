@@ -130,9 +130,9 @@ def _problem(about: About, value: Value) -> str | None:
         return "it must be " + " or ".join(about.choices)
     if isinstance(value, int | float):
         if about.low is not None and value < about.low:
-            return f"the least is {about.low}"
+            return f"it must be at least {about.low}"
         if about.high is not None and value > about.high:
-            return f"the most is {about.high}"
+            return f"it must be at most {about.high}"
         if abs(value) >= _INT_64:
             return "it is too large"
     return about.check(value) if about.check else None

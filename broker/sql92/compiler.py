@@ -1,8 +1,8 @@
 """A filter's tree -> a predicate over properties: nested closures, three-valued logic, no eval.
 
 Values are text (every property is), numbers, booleans or None for an absent property. Comparing a
-property with a number reads the property as the number's kind; one that cannot be read so makes the
-whole expression fail, and a message for which it fails is not matched.
+property with a number converts the property to the number's kind. If that fails, the whole
+expression fails, and the message is not matched.
 """
 
 import operator
@@ -52,7 +52,7 @@ def compile_filter(text: str) -> Predicate:
 
 
 def value_of(node: Node, properties: Properties) -> Value:
-    """The value of a part of an expression; None when it has none for these properties."""
+    """The value of a part of an expression; None if it has none for these properties."""
     try:
         return _compile(node)(properties)
     except _NotComparable:
@@ -88,7 +88,7 @@ def _negate(node: parser.Negate) -> Evaluate:
     return evaluate
 
 
-def _truth(node: parser.Truth) -> Evaluate:
+def _property_condition(node: parser.PropertyCondition) -> Evaluate:
     name = node.operand.name
     return lambda properties: False if name in properties else None
 
@@ -112,7 +112,7 @@ def _any_of(node: parser.AnyOf) -> Evaluate:
 
 
 def _decided_by(decisive: bool, nodes: tuple[parser.Node, ...]) -> Evaluate:
-    """One operand of this value decides; without it, an unknown one leaves the result unknown."""
+    """An operand with this value decides; otherwise an unknown one makes the result unknown."""
     operands = [_compile(node) for node in nodes]
 
     def evaluate(properties: Properties) -> Value:
@@ -211,7 +211,7 @@ _COMPILERS: Final[dict[type, Callable[..., Evaluate]]] = {
     parser.Literal: _literal,
     parser.Negate: _negate,
     parser.Not: _not,
-    parser.Truth: _truth,
+    parser.PropertyCondition: _property_condition,
     parser.AllOf: _all_of,
     parser.AnyOf: _any_of,
     parser.Compare: _compare,

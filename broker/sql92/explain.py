@@ -52,7 +52,7 @@ def show(node: Node) -> str:
             return f"{show(operand)} IS NOT NULL"
         case parser.Not(operand):
             return f"NOT ({show(operand)})"
-        case parser.Truth(operand):
+        case parser.PropertyCondition(operand):
             return show(operand)
         case parser.AllOf(operands):
             return " AND ".join(f"({show(operand)})" for operand in operands)

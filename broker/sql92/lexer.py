@@ -1,4 +1,4 @@
-"""Tokens of the SQL92 filter language, and the error that points at the column.
+"""Tokens of the SQL92 filter language, and the error that points to the column.
 
 Keywords are case-insensitive, names are `[A-Za-z_$][A-Za-z0-9_$]*`, `--` and `/* */` comment.
 """
@@ -62,7 +62,9 @@ def tokens(text: str) -> Iterator[Token]:
             raise FilterSyntaxError(_reason(text, at), text, at)
         image, kind = match.group(), str(match.lastgroup)
         if kind in (INTEGER, FLOAT) and text[match.end() : match.end() + 1].isalnum():
-            raise FilterSyntaxError("a number runs into what follows", text, match.end())
+            raise FilterSyntaxError(
+                "a space or an operator must follow the number", text, match.end()
+            )
         if kind != "space":
             yield Token(_kind(kind, image), image, at)
         at = match.end()
@@ -77,11 +79,11 @@ def _kind(kind: str, image: str) -> str:
 
 def _reason(text: str, at: int) -> str:
     if text[at] == "'":
-        return "a text in quotes has no end"
+        return "the quoted text is not closed"
     if text.startswith("/*", at):
-        return "a comment has no end"
+        return "the comment is not closed"
     if text[at : at + 2] in ("!=", "=="):
         return f"{text[at : at + 2]!r} is not SQL92: write '<>' or '='"
     if text[at] == '"':
-        return "texts stand in single quotes, not double ones,"
-    return f"{text[at]!r} has no meaning here"
+        return "write texts in single quotes, not in double ones,"
+    return f"{text[at]!r} is not valid here"

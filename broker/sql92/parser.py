@@ -45,8 +45,8 @@ class Not:
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
-    """A property used as a condition: true only when its value is a boolean, which none is."""
+class PropertyCondition:
+    """A property used as a condition: never true, because property values are texts."""
 
     operand: Property
 
@@ -88,8 +88,20 @@ class In:
     negated: bool
 
 
-Node = Property | Literal | Negate | Not | Truth | AllOf | AnyOf | Compare | IsNull | Match | In
-_CONDITIONS: Final = (Not, Truth, AllOf, AnyOf, Compare, IsNull, Match, In)
+Node = (
+    Property
+    | Literal
+    | Negate
+    | Not
+    | PropertyCondition
+    | AllOf
+    | AnyOf
+    | Compare
+    | IsNull
+    | Match
+    | In
+)
+_CONDITIONS: Final = (Not, PropertyCondition, AllOf, AnyOf, Compare, IsNull, Match, In)
 _ORDER_SIGNS: Final = (">", ">=", "<", "<=")
 _MATCHES: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 _AFTER_NOT: Final = (*_MATCHES, "BETWEEN", "IN")
@@ -148,9 +160,9 @@ class _Parser:
             self.fail(f"the expression is nested more than {DEPTH_MAX} deep")
 
     def condition(self, node: Node, token: Token) -> Node:
-        """`node` where a true-or-false is needed."""
+        """`node` where a condition is needed."""
         if isinstance(node, Property):
-            return Truth(node)
+            return PropertyCondition(node)
         if not _is_condition(node):
             self.fail("a condition was expected, this is a value", token)
         return node

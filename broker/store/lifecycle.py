@@ -122,7 +122,7 @@ class Lifecycle:
             self._note_clean_stop()
         else:
             log.warning("the stop is not clean: the next start checks the log", path=abort.path)
-        self.opening.let_go()
+        self.opening.release()
 
     def _note_clean_stop(self) -> None:
         base = self._parts.base

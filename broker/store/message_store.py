@@ -120,7 +120,7 @@ class MessageStore:
 
     def abandon(self) -> None:
         """Release the directory as a killed process does: nothing is flushed, `abort` stays."""
-        self._life.opening.let_go()
+        self._life.opening.release()
 
     # -- writing: `put`, `put_accepted`, `put_again`, `put_rows`, `put_batch`,
     # `put_plain_batch` and `put_whole` are the writer's

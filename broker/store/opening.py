@@ -23,13 +23,13 @@ FINISH_RETRY_S: Final = 1.0
 
 
 class Opening:
-    """Holds the directory from `load` to `let_go`."""
+    """Holds the directory from `load` to `release`."""
 
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
         self._layout = parts.base.settings.layout
         self._lock: DiskLock | None = None
-        self._owed: list[Callable[[], None]] = []  # steps of the start deferred by a full disk
+        self._deferred: list[Callable[[], None]] = []  # steps of the start deferred by a full disk
         self.was_stopped = True  # the last run on this directory was shut down cleanly
 
     def load(self, progress: Progress | None, cut_to: int | None = None) -> None:
@@ -45,13 +45,13 @@ class Opening:
                 self._cut(cut_to)
             self._recover(progress)
         except OSError as error:
-            self.let_go()
+            self.release()
             remedy = remedy_for(error, "check the permissions there, and the disk")
             raise StoreError(
                 f"the store in {self._layout.root} cannot be opened: {error}; {remedy}"
             ) from error
         except StoreError:
-            self.let_go()
+            self.release()
             raise
 
     def _take_lock(self) -> None:
@@ -65,7 +65,7 @@ class Opening:
             ) from error
 
     def _read_files(self) -> None:
-        """All are checked before the first is changed."""
+        """Load the files: all are checked before the first is changed."""
         files = self._parts.files
         point = self._parts.durability.checkpoint.load()
         self._parts.base.trusted_time.resume(point.trusted_ms, point.doubted_ms)
@@ -116,16 +116,16 @@ class Opening:
         facts = gather_facts(settings, log, index, point, self.was_stopped)
         sync_failed = abort.says_sync_failed
         if self.was_stopped:
-            self._do_or_owe(abort.mark_running)
+            self._do_or_defer(abort.mark_running)
         recovery = Recovery(settings, log, index, parts.dispatch.reput, progress, sync_failed)
         plan = recovery.run(facts)
         if plan.mode is Mode.EMPTY and point.dispatched_offset > 0:
-            # It describes a log that is gone; after a crash the next log would be checked against
-            # it.
+            # The checkpoint is of a log that is gone. After a crash the new log would be checked
+            # against it.
             checkpoint.value = StoreCheckpoint()
-            self._do_or_owe(self._reset_checkpoint)
+            self._do_or_defer(self._reset_checkpoint)
         if recovery.no_space is not None:
-            self._owe(self._complete_log, recovery.no_space)
+            self._defer(self._complete_log, recovery.no_space)
         parts.reader.check_records = recovery.found_damage
         flush.flushed_timestamp = log.last_store_timestamp
         if plan.mode is not Mode.NORMAL:
@@ -134,7 +134,7 @@ class Opening:
             queue_flush = parts.durability.queue_flush
             queue_flush.step(thorough=True)
             if not (queue_flush.failed or queue_flush.deferred):
-                self._do_or_owe(abort.mark_running)
+                self._do_or_defer(abort.mark_running)
 
     def _reset_checkpoint(self) -> None:
         self._parts.durability.checkpoint.write(StoreCheckpoint())
@@ -150,7 +150,7 @@ class Opening:
         # Until then the next start repeats this.
         self._parts.durability.queue_flush.expedite()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close and unlock without a flush, as a killed process does: `abort` stays."""
         self._parts.files.close()
         self._parts.durability.checkpoint.close()
@@ -163,19 +163,19 @@ class Opening:
 
     @property
     def is_finished(self) -> bool:
-        return not self._owed
+        return not self._deferred
 
-    def _do_or_owe(self, part: Callable[[], None]) -> None:
+    def _do_or_defer(self, part: Callable[[], None]) -> None:
         """Run a step of the start, or defer it on a full disk: reads work without it."""
         try:
             part()
         except OSError as error:
             if not is_no_space(error):
                 raise
-            self._owe(part, error)
+            self._defer(part, error)
 
-    def _owe(self, part: Callable[[], None], error: OSError) -> None:
-        self._owed.append(part)
+    def _defer(self, part: Callable[[], None], error: OSError) -> None:
+        self._deferred.append(part)
         self._parts.base.refusals.set(
             Cause.START_UNFINISHED,
             f"the disk of {self._layout.root} had no room when the broker started "
@@ -192,19 +192,19 @@ class Opening:
             pass
 
     def finish(self) -> bool:
-        """Do what a full disk has deferred; whether all is done."""
-        while self._owed:
+        """Run the steps that a full disk has deferred; whether all are done."""
+        while self._deferred:
             try:
-                self._owed[0]()
+                self._deferred[0]()
             except OSError as error:
                 self._parts.base.reports.disk_error(
                     "the start is not finished: puts are refused",
                     error,
-                    call=self._owed[0].__name__.strip("_"),
+                    call=self._deferred[0].__name__.strip("_"),
                     then="retried every second; " + remedy_for(error, "repair the disk"),
                 )
                 return False
-            self._owed.pop(0)
+            self._deferred.pop(0)
         self._parts.base.refusals.clear(Cause.START_UNFINISHED)
         return True
 

@@ -42,7 +42,7 @@ class Refusals:
 
     def clear(self, cause: Cause) -> None:
         if self._reasons.pop(cause, None) is not None and cause > Cause.SLAVE:
-            log.info("puts are taken again", cause=cause.name)
+            log.info("puts are accepted again", cause=cause.name)
         self._choose()
 
     def __contains__(self, cause: Cause) -> bool:

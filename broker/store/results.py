@@ -176,7 +176,7 @@ class ReadResult:
 
 @dataclass(slots=True)
 class QueryResult:
-    """The records with a key, and how far the index had come."""
+    """The records with a key, and how far the index was built."""
 
     views: list[memoryview]
     index_last_update_timestamp: int = 0

@@ -83,7 +83,7 @@ def console(
 
 
 def known_settings() -> dict[str, dict[str, Any]]:
-    """What a broker can be set to, with the defaults of Aerobee and of RocketMQ."""
+    """The settings of a broker, with the defaults of Aerobee and of RocketMQ."""
     try:
         from aerobee.broker.settings import setting_rows
     except ModuleNotFoundError:  # the SDK alone: the page shows names and values
@@ -101,7 +101,7 @@ def known_settings() -> dict[str, dict[str, Any]]:
 
 
 def main_child() -> None:
-    """What `python -m aerobee.client.cli.console` is: the console of the broker that started it."""
+    """Run by `python -m aerobee.client.cli.console`: the console of the broker that started it."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s console: %(message)s")
     os.nice(CHILD_NICENESS)
     given = json.loads(os.environ.pop(CHILD_VARIABLE))
@@ -120,8 +120,8 @@ def main_child() -> None:
 
 
 def give_way() -> None:
-    """Whatever else wakes on this core runs at once, the broker above all; pages get what is left,
-    and on a machine that is busy all over still a share. Threads that begin later are the same."""
+    """Lower our scheduling priority: other processes on this core, above all the broker, run first;
+    on a busy machine the console still gets a share. Later threads inherit it."""
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 

@@ -19,7 +19,7 @@ from aerobee.client.cli.failures import FAILED, UNREACHED, WRONG_USAGE, Failure
 from aerobee.client.errors import AerobeeError, ConnectFailed
 from aerobee.client.worker import Worker
 
-LOOK_SECONDS: Final = 0.5
+CHECK_SECONDS: Final = 0.5
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -92,7 +92,7 @@ def _run_again_and_again(arguments: list[str]) -> int:
         command = [sys.executable, "-m", "aerobee.client.cli.worker", *arguments]
         child = subprocess.Popen(command, env=environment)
         while not stopped and _stamps() == seen:
-            time.sleep(LOOK_SECONDS)  # a child that crashed is restarted at the next change
+            time.sleep(CHECK_SECONDS)  # a child that crashed is restarted at the next change
         if child.poll() is None:
             child.terminate()
         code = child.wait()

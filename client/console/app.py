@@ -120,7 +120,7 @@ class Console:
         shown = {key: params[key] for key in _SHOWN if key in params}
         session = self._sessions.find(viewer)
         names = (viewer.person, session.user if session is not None else "")
-        who = " as ".join(filter(None, names)) or "nobody by name"
+        who = " as ".join(filter(None, names)) or "an anonymous user"
         log.warning("change %s %s by %s from %s: %d", name, shown, who, peer, answer.status)
         return answer
 

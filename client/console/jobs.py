@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aerobee.client.errors import AerobeeError, NotFound
+
+log = logging.getLogger("aerobee.console")
 
 KEPT: Final = 50
 
@@ -81,3 +84,7 @@ async def _run(job: Job, steps: AsyncIterator[str | None]) -> None:
         raise
     except AerobeeError as error:
         job.state, job.error = "failed", str(error)
+    except Exception as error:  # nobody awaits the task
+        log.exception("job %d failed: %s", job.number, job.what)
+        job.state = "failed"
+        job.error = f"this is a bug of the console, see its log: {type(error).__name__}: {error}"

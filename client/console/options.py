@@ -27,8 +27,8 @@ class ConsoleOptions:
     known_settings: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
-    def is_for_strangers(self) -> bool:
-        """Whether it may listen beyond loopback: it authenticates users, or a proxy does."""
+    def may_be_public(self) -> bool:
+        """Whether it may listen beyond loopback: it authenticates users itself, or a proxy does."""
         return bool(self.token or self.auth_header)
 
     def check(self) -> None:

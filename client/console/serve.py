@@ -18,13 +18,13 @@ from aerobee.client.errors import Misuse
 log = logging.getLogger("aerobee.console")
 
 IDLE_SECONDS: Final = 15 * 60.0
-LOOK_SECONDS: Final = 5.0
+CHECK_SECONDS: Final = 5.0
 
 
 def serve(options: ConsoleOptions, host: str, port: int, ready: Callable[[str], object]) -> None:
     """Serve until Ctrl-C. Beyond loopback only with a token, or behind a proxy."""
     options.check()
-    if host not in LOOPBACK and not options.is_for_strangers:
+    if host not in LOOPBACK and not options.may_be_public:
         raise Misuse(
             f"on {host} anyone who reaches this machine could read messages: give a --token, "
             "or an --auth-header with its --proxy, or stay on 127.0.0.1"
@@ -74,7 +74,7 @@ def _receive(channel: socket.socket) -> socket.socket | None:
 def _watch(console: Console, channel: socket.socket, idle: float) -> None:
     """End when idle."""
     while not console.is_idle(idle):
-        time.sleep(min(LOOK_SECONDS, idle))
+        time.sleep(min(CHECK_SECONDS, idle))
     log.info("idle for %g s", idle)
     with contextlib.suppress(OSError):
         channel.shutdown(socket.SHUT_RD)

@@ -18,7 +18,7 @@ from aerobee.client.transport.url import SCHEME, TLS_SCHEME, given_url
 
 SESSION_SECONDS: Final = 12 * 3600.0
 SESSIONS_MAX: Final = 1000
-WRONG_TOKENS_PAUSE: Final = 0.5  # a wrong one costs that long
+WRONG_TOKENS_PAUSE: Final = 0.5  # how long a wrong one takes
 
 
 class Viewer(NamedTuple):

@@ -26,7 +26,7 @@ from aerobee.client.consuming.subscription import Subscription, subscribe
 from aerobee.client.core import Core
 from aerobee.client.errors import AerobeeError, Misuse, NoRoute
 from aerobee.client.message import timestamp_ms
-from aerobee.client.transport.remoting import loudness
+from aerobee.client.transport.remoting import log_level
 from aerobee.client.transport.routes import Route
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.names import RETRY_PREFIX, TEMPLATE_TOPIC
@@ -182,7 +182,7 @@ class Assignment:
                     raise
                 self._incomplete = True
                 text = "group %s, topic %s: %s"
-                log.log(loudness(error), text, self._consumer.group, topic, error)
+                log.log(log_level(error), text, self._consumer.group, topic, error)
             except Exception:
                 self._incomplete = True
                 log.exception("group %s, topic %s", self._consumer.group, topic)

@@ -1,4 +1,4 @@
-"""A message that an operator hands to one member: handled as any other, but no offset moves."""
+"""A message that an operator passes to one member: handled as any other, without an offset."""
 
 from __future__ import annotations
 

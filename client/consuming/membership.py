@@ -80,7 +80,7 @@ class Membership:
         return None
 
     def hand_in(self, message: Message) -> None:
-        """A message that an operator hands over: it is taken next. Refused in an orderly group."""
+        """A message passed by an operator: it is received next. Misuse in an orderly group."""
         if self.orderly:
             raise Misuse(f"group {self.group!r} is orderly: no message can be handed in between")
         self.ready.appendleft(message)
@@ -202,8 +202,8 @@ class Membership:
     def again_here(self, message: Message, seconds: float) -> None:
         """Redeliver the message locally after a pause; an orderly queue waits for it."""
         process_queue = message._delivery
-        assert isinstance(process_queue, ProcessQueue), "it came by a queue"
-        again = message._again()
+        assert isinstance(process_queue, ProcessQueue), "it came from a queue"
+        again = message._next_attempt()
 
         def resume() -> None:
             if self.orderly:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from aerobee.client.errors import AerobeeError, refusal
-from aerobee.client.transport.remoting import Remoting, loudness
+from aerobee.client.transport.remoting import Remoting, log_level
 from aerobee.client.transport.routes import Routes
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -76,7 +76,7 @@ class BrokerOffsets:
                 await self._remoting.oneway(address, command)
         except AerobeeError as error:
             text = "offset %d of %s was not committed: %s"
-            log.log(loudness(error), text, offset, queue, error)
+            log.log(log_level(error), text, offset, queue, error)
             return False
         return True
 

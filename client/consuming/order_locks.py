@@ -10,7 +10,7 @@ from typing import Final
 from aerobee.client.core import Core
 from aerobee.client.errors import AerobeeError, NoRoute
 from aerobee.client.message import DELAY_LEVELS, Message
-from aerobee.client.transport.remoting import loudness
+from aerobee.client.transport.remoting import log_level
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.codes import RequestCode
@@ -37,7 +37,7 @@ async def lock(
                 what=f"the queue locks of group {group!r}",
             )
         except AerobeeError as error:
-            log.log(loudness(error), "%s", error)
+            log.log(log_level(error), "%s", error)
             continue
         asked.update(mine)
         found = fastjson.loads(answer.body).get("lockOKMQSet") or ()

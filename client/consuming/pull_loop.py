@@ -10,7 +10,7 @@ from aerobee.client.consuming.group_member import GroupMember
 from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.consuming.pulling import PullStatus, pull
 from aerobee.client.errors import AerobeeError, BrokerError, Closed
-from aerobee.client.transport.remoting import loudness
+from aerobee.client.transport.remoting import log_level
 
 log = logging.getLogger("aerobee.consumer")
 
@@ -53,7 +53,7 @@ async def read_queue(consumer: GroupMember, process_queue: ProcessQueue) -> None
             if isinstance(error, BrokerError) and error.code in SUBSCRIPTION_CODES:
                 await core.presence.beat()
             else:
-                log.log(loudness(error), "%s; next try in %.1f s", error, pause)
+                log.log(log_level(error), "%s; next try in %.1f s", error, pause)
                 core.routes.refresh_soon(queue.topic)  # there may be a new master
             broker_number = 0
             await asyncio.sleep(pause)

@@ -83,14 +83,14 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
 
 class _Lane:
-    __slots__ = ("flying", "in_flight_max", "open", "timer", "waiting")
+    __slots__ = ("in_flight", "in_flight_max", "open", "timer", "waiting")
 
     def __init__(self, in_flight_max: int) -> None:
         self.in_flight_max = in_flight_max
         self.open: Batch | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.waiting: deque[Batch] = deque()
-        self.flying = 0
+        self.in_flight = 0
 
 
 class Accumulator:
@@ -183,13 +183,13 @@ class Accumulator:
         self._launch(lane)
 
     def _launch(self, lane: _Lane) -> None:
-        while lane.waiting and lane.flying < lane.in_flight_max:
-            lane.flying += 1
-            task = asyncio.create_task(self._fly(lane, lane.waiting.popleft()))
+        while lane.waiting and lane.in_flight < lane.in_flight_max:
+            lane.in_flight += 1
+            task = asyncio.create_task(self._deliver(lane, lane.waiting.popleft()))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _fly(self, lane: _Lane, batch: Batch) -> None:
+    async def _deliver(self, lane: _Lane, batch: Batch) -> None:
         outcome: Outcome
         try:
             outcome = await self._send(batch.messages)
@@ -202,7 +202,7 @@ class Accumulator:
             outcome = AerobeeError(f"{len(batch.messages)} message(s) were not sent: {error!r}")
             outcome.__cause__ = error
         finally:
-            lane.flying -= 1
+            lane.in_flight -= 1
         batch.finish(outcome)
         if isinstance(outcome, AerobeeError):
             await asyncio.sleep(0)  # those awaiting a receipt see the error first

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from aerobee.client.errors import Overloaded
 
 IN_FLIGHT_MAX: Final = 1024
-LOOK_S: Final = 0.1
+CHECK_S: Final = 0.1
 
 
 class _Waiting(NamedTuple):
@@ -23,8 +23,8 @@ class InFlight:
     def __init__(self) -> None:
         self._free = IN_FLIGHT_MAX
         self._waiting: deque[_Waiting] = deque()
-        self._silent_s = 0.0  # since the last success, as far as the event loop was able to notice
-        self._looking: asyncio.TimerHandle | None = None
+        self._silent_s = 0.0  # since the last success, not counting time when the loop was blocked
+        self._checking: asyncio.TimerHandle | None = None
 
     def enter(self) -> bool:
         """Take a slot if one is free; else `wait` for one."""
@@ -38,9 +38,9 @@ class InFlight:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.append(_Waiting(turn, patience))
-        if self._looking is None:
+        if self._checking is None:
             self._silent_s = 0.0
-            self._looking = loop.call_later(LOOK_S, self._look)
+            self._checking = loop.call_later(CHECK_S, self._check_progress)
         try:
             await turn
         except asyncio.CancelledError:
@@ -48,8 +48,8 @@ class InFlight:
                 self.leave()
             raise
 
-    def _look(self) -> None:
-        self._silent_s += LOOK_S
+    def _check_progress(self) -> None:
+        self._silent_s += CHECK_S
         waiting = self._waiting
         while waiting and waiting[0].patience < self._silent_s:
             turn, patience = waiting.popleft()
@@ -61,7 +61,7 @@ class InFlight:
                     )
                 )
         loop = asyncio.get_running_loop()
-        self._looking = loop.call_later(LOOK_S, self._look) if waiting else None
+        self._checking = loop.call_later(CHECK_S, self._check_progress) if waiting else None
 
     def succeeded(self) -> None:
         self._silent_s = 0.0

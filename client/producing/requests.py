@@ -47,7 +47,7 @@ class Requests:
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[correlation] = waiting
         try:
-            await self._be_known(message.topic)
+            await self._register(message.topic)
             await self._sender.store(message, timeout)
             async with asyncio.timeout(timeout):
                 return await waiting
@@ -59,7 +59,7 @@ class Requests:
         finally:
             del self._waiting[correlation]
 
-    async def _be_known(self, topic: str) -> None:
+    async def _register(self, topic: str) -> None:
         """Register this client as a producer with every broker that may forward a reply."""
         await self._sender.prepare(topic)
         addresses = self._routes.broker_addresses

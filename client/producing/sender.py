@@ -46,7 +46,7 @@ STORED_CODES: Final = frozenset((0, 10, 11, 12))
 RETRY_CODES: Final = frozenset((1, 2, 14, 17, 204, 205, 1500))
 ATTEMPTS: Final = 3
 SICK_SECONDS: Final = 2.0
-PAUSE_MAX: Final = 0.25  # between looks for a new master
+PAUSE_MAX: Final = 0.25  # between checks for a new master
 
 
 class Sender:
@@ -261,12 +261,12 @@ class Sender:
                     unknown = error if is_outcome_unknown(error) else unknown
                     self._avoid(queue.broker_name, failed)
                 if isinstance(error, NoRoute) and not tries and not self._routes.was_there(topic):
-                    raise  # a topic that never had a route gets none by waiting
+                    raise  # waiting does not help: the topic never had a route
             else:
                 if answer.code in STORED_CODES:
                     return Stored(queue, answer, connection)
                 last = refusal(answer.code, answer.remark, what=f"a message for {topic!r}")
-                if _is_no_master(answer):  # for certain the message was not stored
+                if _is_no_master(answer):  # the message was certainly not stored
                     tries -= 1
                 if answer.code not in RETRY_CODES and not _is_drained(answer):
                     break

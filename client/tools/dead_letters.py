@@ -44,7 +44,7 @@ async def letters_of(
 
 
 async def replay_marks(mq: Client) -> dict[str, datetime]:
-    """When which letter, by its offset id, was replayed."""
+    """When each letter was replayed, by its offset id."""
     try:
         return {
             message.body.decode(): message.stored_at async for message in mq.find(REPLAYED_TOPIC)
@@ -90,7 +90,7 @@ async def _provide_marks(mq: Client) -> None:
 
 
 async def _send_again(mq: Client, letter: Message, topic: str | None) -> None:
-    """The copy first, then the mark: what ends between them makes a second copy, never none."""
+    """Send the copy first, then the mark: an interruption leads to a second copy, never to none."""
     target = topic or origin_topic(letter)
     if target is None:
         raise Misuse("nothing says where it came from: --to names a topic")

@@ -1,4 +1,4 @@
-"""One TCP connection under a `Conversation`: futures, a timer, and what the loop calls.
+"""One TCP connection with a `Conversation`: futures, a timer, and asyncio's callbacks.
 
 All frames of one turn of the loop are coalesced into one write; requests of the peer go to
 `on_request`.

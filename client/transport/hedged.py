@@ -15,7 +15,7 @@ _running: Final[set[asyncio.Task[object]]] = set()  # the loop itself holds task
 
 
 class Answered(NamedTuple, Generic[Answer]):
-    """Who answered first, and what."""
+    """The first answer, and the server that gave it."""
 
     server: str
     answer: Answer
@@ -35,8 +35,8 @@ async def first_answer(
     """Ask the servers in this order until one answers: the next one at once when one fails, or
     after HEDGE_S without an answer.
 
-    Those that are slower go on until they answer or time out, so that `ask` can see to a connection
-    that has died.
+    Slower requests continue until they are answered or time out, so that `ask` can drop dead
+    connections.
     """
     errors: list[AerobeeError] = []
     asked: dict[asyncio.Task[Answer], str] = {}

@@ -1,4 +1,4 @@
-"""How brokers know this client: heartbeats with the groups that it produces and consumes in."""
+"""Heartbeats to brokers, with the groups that this client produces and consumes in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from aerobee.client.errors import AerobeeError, ConnectFailed, RequestTimeout
 from aerobee.client.transport.connection import Connection
-from aerobee.client.transport.remoting import Remoting, loudness
+from aerobee.client.transport.remoting import Remoting, log_level
 from aerobee.client.transport.routes import Routes
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.command import Command
@@ -57,11 +57,11 @@ class Presence:
         if connection.address not in self._routes.broker_addresses:
             return
         try:
-            await self._greet(connection)
+            await self._send_heartbeat(connection)
         except AerobeeError as error:
             raise ConnectFailed(f"{connection.address} refused the heartbeat: {error}") from error
 
-    async def _greet(self, connection: Connection) -> None:
+    async def _send_heartbeat(self, connection: Connection) -> None:
         answer = await connection.request(self._heartbeat(), self._remoting.timeout)
         connection.flush_mode = answer.ext.get("flushDiskType")
 
@@ -78,9 +78,9 @@ class Presence:
             if known is None:
                 await self._remoting.connection(address, patient=False)  # begins with a heartbeat
             else:
-                await self._greet(known)
+                await self._send_heartbeat(known)
         except AerobeeError as error:
-            log.log(loudness(error), "no heartbeat to %s: %s", address, error)
+            log.log(log_level(error), "no heartbeat to %s: %s", address, error)
             if known is not None and isinstance(error, RequestTimeout):
                 known.drop()
 

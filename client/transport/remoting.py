@@ -30,7 +30,7 @@ BACKOFF_MAX: Final = 2.0  # a broker expects consumers back within 3 s after a c
 
 
 class ConnectionEvent(NamedTuple):
-    """A connection to a broker or name server was lost, could not be made, or is there again."""
+    """A connection to a broker or name server was lost, could not be made, or is restored."""
 
     address: str
     connected: bool
@@ -140,7 +140,7 @@ class Remoting:
         if connection.is_answered:
             self._log_restored(address)
         elif address in self._lost or backoff is not None:
-            loop.call_later(BACK_AFTER_S, self._believe, connection)
+            loop.call_later(BACK_AFTER_S, self._mark_restored, connection)
         return connection
 
     def _back_off(self, address: str, error: ConnectFailed) -> None:
@@ -150,7 +150,7 @@ class Remoting:
         until = asyncio.get_running_loop().time() + delay * random.uniform(0.5, 1.0)
         self._backoffs[address] = _Backoff(failures, until, error)
 
-    def _believe(self, connection: Connection) -> None:
+    def _mark_restored(self, connection: Connection) -> None:
         if connection.closed is None and self._connections.get(connection.address) is connection:
             self._backoffs.pop(connection.address, None)
             self._log_restored(connection.address)
@@ -160,7 +160,7 @@ class Remoting:
         if self._connections.get(address) is connection:
             # An unused connection is not worth reporting: brokers close idle ones.
             used = connection.conversation.in_flight > 0
-            if used and not connection.is_answered:  # the next one will fare no better
+            if used and not connection.is_answered:  # a new connection would fail in the same way
                 self._back_off(address, ConnectFailed(f"{address}: {error}"))
             self._log_lost(address, error, logging.WARNING if used else logging.INFO)
 
@@ -243,6 +243,6 @@ def is_outcome_unknown(error: AerobeeError) -> bool:
     return isinstance(error, ConnectionLost | RequestTimeout)
 
 
-def loudness(error: AerobeeError) -> int:
-    """The log level of a failed request: a lost connection was logged once already."""
+def log_level(error: AerobeeError) -> int:
+    """The log level for a failed request: a lost connection is logged once, elsewhere."""
     return logging.DEBUG if isinstance(error, ConnectFailed | ConnectionLost) else logging.WARNING

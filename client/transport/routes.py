@@ -16,7 +16,7 @@ from aerobee.client.errors import (
     refusal,
 )
 from aerobee.client.transport.hedged import NobodyAnswered, first_answer
-from aerobee.client.transport.remoting import Remoting, loudness
+from aerobee.client.transport.remoting import Remoting, log_level
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.names import TEMPLATE_TOPIC
@@ -240,7 +240,7 @@ class Routes:
                 server, command, patient=len(self.name_servers) == 1
             )
         except AerobeeError as error:
-            log.log(loudness(error), "name server %s: %s", server, error)
+            log.log(log_level(error), "name server %s: %s", server, error)
             silent = self._remoting.known(server)
             if silent is not None and isinstance(error, RequestTimeout):
                 silent.drop()

@@ -1,6 +1,6 @@
-"""The same facts from a broker without EXPLAIN_MESSAGE, as far as its other requests have them.
+"""The same facts from a broker without EXPLAIN_MESSAGE, as far as other requests report them.
 
-It keeps no history: nothing says how a subscription was before, who moved a group, who read last.
+It keeps no history: earlier subscriptions, resets and readers are not known.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def _no_reader(story: Story) -> Said:
         WhyVerdict.NO_GROUP,
         f"it is stored; no group has read or subscribed topic {story.topic}",
         {"topic": story.topic},
-        "start a consumer; one that is to read what is there already begins at the first message",
+        "start a consumer; to read what is stored already, it must begin at the first message",
     )
 
 

@@ -182,7 +182,7 @@ def _passed(case: Case) -> Said | None:
         text += f" by {case.when(passed[1])}"
     if case.attempt:
         text += f", at retry {case.attempt}"
-    remedy = "if the work was not done, the handler acknowledged it all the same: see its log"
+    remedy = "if the work was not done, the handler acknowledged it anyway: see its log"
     return WhyVerdict.CONSUMED, text, facts, remedy
 
 

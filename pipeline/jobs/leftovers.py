@@ -1,5 +1,5 @@
 """Files that killed runs of Spark's own Parquet sink left in an archive: no batch names them, some
-are empty. They are looked for once, when the archive is taken over."""
+are empty. They are removed once, when the archive becomes a table."""
 
 import json
 from pathlib import Path

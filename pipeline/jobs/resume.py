@@ -1,4 +1,4 @@
-"""What an exactly-once job has planned and sent, so that a run after a kill does the rest.
+"""What an exactly-once job has planned and sent, so that a run after a kill can do the rest.
 
 The batches are in a file, written before the first of them is sent. Which of them are done is in
 the broker's ledger, written in the same step in which their messages appear. A run that finds the
@@ -72,9 +72,8 @@ def resumed(
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise OptionError(f"another process runs the same {kind} (it holds {lock.name})") from (
-                None
-            )
+            text = f"another process runs the same {kind} (it holds {lock.name})"
+            raise OptionError(text) from None
         yield _opened(folder / f"{name}.json", name, job, cluster, again=again)
 
 

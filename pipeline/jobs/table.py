@@ -1,8 +1,8 @@
 """table: a topic kept as a table, exactly once, with the table itself as the only checkpoint.
 
-A trigger reads from the table which offsets it holds, lets tasks write the files of what came
-since, and commits files and offsets in one step. Killed at any point, it either has committed or it
-has not; files that were not committed are no part of the table and are removed later.
+A trigger reads from the table which offsets it holds, lets tasks write files of the later messages,
+and commits files and offsets in one step. Killed at any point, it either has committed or it has
+not; files that were not committed are not part of the table and are removed later.
 """
 
 import logging
@@ -131,7 +131,7 @@ class Keeper:
         self._stream = TopicStream(options)
         self._plan = TopicPlan.of(options, DEFAULT_COLUMNS)
         self._schedule = Schedule(job.upkeep)
-        self._added = job.upkeep.small_files  # files since the last merge: look at the first chance
+        self._added = job.upkeep.small_files  # files since the last merge: check soon
         try:
             self._stream.addresses()  # a wrong address or topic fails before a table is made
             self._table = _opened(job)
@@ -171,7 +171,7 @@ class Keeper:
         return self._rejected.retry(self._queues())
 
     def trigger(self) -> Commit | None:
-        """One commit with what came since the last; None when nothing came."""
+        """One commit with the rows since the last one; None if there are none."""
         began = time.monotonic()
         self._table.refresh()
         self._held = self._seen()

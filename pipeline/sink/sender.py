@@ -123,7 +123,7 @@ class BatchSender:
             self._in_flight.append(self._ask(pile, address, queue_id))
         except (OSError, ProtocolError):
             self.cluster.drop(address)
-            self._settle(self._again(pile, self.cluster.outage()))
+            self._settle(self._send_again(pile, self.cluster.outage()))
 
     def _would_overtake(self, pile: Pile) -> bool:
         """Whether earlier rows of the same keys, or of the same queue, may still be sent again."""
@@ -162,7 +162,7 @@ class BatchSender:
                 if self.cluster.is_current(flight.link):
                     self.cluster.drop(address)
                 outage.wait(f"{what}: {address}", error)
-                flight = self._again(flight.pile, outage)
+                flight = self._send_again(flight.pile, outage)
                 continue
             if answer.code in _STORED:
                 self.sent += flight.pile.rows
@@ -172,9 +172,9 @@ class BatchSender:
             if answer.code not in TRANSIENT | _WORTH_A_TRY:
                 raise refused
             (outage if answer.code in TRANSIENT else refusals).wait(what, refused)
-            flight = self._again(flight.pile, outage)
+            flight = self._send_again(flight.pile, outage)
 
-    def _again(self, pile: Pile, outage: Outage) -> Flight:
+    def _send_again(self, pile: Pile, outage: Outage) -> Flight:
         """Sent once more, to the next place that takes it."""
         while True:
             self.places.forget(pile.target.topic)

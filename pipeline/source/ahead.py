@@ -1,7 +1,7 @@
 """The next batch is made by a thread while Spark takes the one before it.
 
-For reads over TCP: without that the worker receives and decodes while Spark waits, and then waits
-itself while Spark takes the batch. Sockets, numpy and Arrow do their work without the interpreter's
+For reads over TCP: otherwise Spark waits while the worker receives and decodes, and the worker
+waits while Spark takes the batch. Sockets, numpy and Arrow do their work without the interpreter's
 lock, so both go on at once. Reads of files gain nothing by it: they never wait.
 """
 
@@ -18,14 +18,14 @@ _END_S: Final = 5.0  # for the thread to end; it may be waiting for a broker
 
 
 class _End:
-    """Stands behind the last batch."""
+    """Marks the end of the batches."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 def ahead(batches: Generator[T, None, None]) -> Generator[T, None, None]:
-    """The same batches and, behind them, the same error."""
+    """The same batches, followed by the same error."""
     made: SimpleQueue[T | _End] = SimpleQueue()
     room = Semaphore(_MADE_MAX)
     stopped = False

@@ -29,7 +29,7 @@ from aerobee.pipeline.lake.opening import format_of, open_table, rejected_place
 from aerobee.pipeline.source.queues import Offsets, QueueKey, from_json
 
 Slices = dict[QueueKey, tuple[int, int]]  # start <= offset < end
-_LOOKS: Final = 8
+_READS_MAX: Final = 8
 _KEY: Final = ("topic", "broker", "partition", "offset")
 
 
@@ -42,7 +42,7 @@ class Part:
 
 
 class History:
-    """A snapshot of the table; `look` takes a new one."""
+    """A snapshot of the table; `refresh` takes a new one."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -50,7 +50,7 @@ class History:
         self.next: Offsets = {}
         self._files: list[DataFile] = []
 
-    def look(self, keys: Iterable[QueueKey]) -> None:
+    def refresh(self, keys: Iterable[QueueKey]) -> None:
         wanted = list(keys)
         table = open_table(self.where)
         names = [(key.topic, f"{key.broker}:{key.queue_id}") for key in wanted]
@@ -68,7 +68,7 @@ class History:
     def _with_rejected(self, table: Table, held: Held, names: list[tuple[str, str]]) -> Held:
         """Rows that do not fit a typed table's schema are messages too. Rows may go from the one
         table to the other, so both are read until they agree."""
-        for attempt in range(_LOOKS):
+        for attempt in range(_READS_MAX):
             beside = open_table(rejected_place(self.where))
             again = open_table(self.where)
             seen = again.held([*names, RETRIES])
@@ -101,7 +101,8 @@ class History:
         return found
 
     def by_time(self, found: Offsets, first: Offsets, times: Mapping[QueueKey, int]) -> Offsets:
-        """Where a broker's first message is late enough, an earlier one may be in the table."""
+        """The first offsets at these times, from the table where the broker's first message is late
+        enough that an earlier one may be there."""
         open_keys = {key for key, offset in found.items() if offset <= first[key]}
         since = min((times[key] for key in open_keys), default=0)
         day = datetime.fromtimestamp(since / 1000, UTC).date()

@@ -109,7 +109,7 @@ def _pull(
             asked = end
         asked_for, offset, end = in_flight.popleft()
         answer = link.take(asked_for, room)
-        following = _following(answer, wanted, offset, plan)
+        following = _following(answer, wanted, offset, plan, link.address)
         if following > offset:
             moved_at = time.monotonic()
         elif time.monotonic() - moved_at > PATIENCE:
@@ -132,7 +132,7 @@ def _depth(answer_size: int) -> int:
     return max(DEPTH_MIN, min(DEPTH_MAX, IN_FLIGHT_BYTES // max(1, answer_size)))
 
 
-def _following(answer: Command, wanted: Range, offset: int, plan: PullPlan) -> int:
+def _following(answer: Command, wanted: Range, offset: int, plan: PullPlan, address: str) -> int:
     """The next offset after this answer; DataLoss when messages are missing."""
     code = answer.code
     known = (
@@ -143,7 +143,7 @@ def _following(answer: Command, wanted: Range, offset: int, plan: PullPlan) -> i
     )
     if code not in known:
         what = f"reading {wanted.key} at {offset}"
-        raise BrokerError(what, wanted.address, code, answer.remark)
+        raise BrokerError(what, address, code, answer.remark)
     following = int(answer.ext["nextBeginOffset"])
     if code == ResponseCode.SUCCESS:
         return following

@@ -56,9 +56,9 @@ class Limits:
         for one in filters:
             column = getattr(one, "attribute", ())
             if column == ("topic",):
-                self.topics = _meet(self.topics, _values(one))
+                self.topics = _intersection(self.topics, _values(one))
             elif column == ("partition",):
-                self.partitions = _meet(self.partitions, _values(one))
+                self.partitions = _intersection(self.partitions, _values(one))
             elif column == ("offset",):
                 self._offset(one)
             elif column in (("timestamp",), ("storeTimestamp",)):
@@ -87,7 +87,7 @@ def _values(one: Any) -> set[Any] | None:
     return set(one.value) - {None} if isinstance(one, In) else None  # nothing equals null
 
 
-def _meet(known: set[Any] | None, more: set[Any] | None) -> set[Any] | None:
+def _intersection(known: set[Any] | None, more: set[Any] | None) -> set[Any] | None:
     if more is None:
         return known
     return more if known is None else known & more

@@ -133,8 +133,8 @@ def latest(cluster: Cluster, addresses: Addresses) -> Offsets:
 
 
 def ends(cluster: Cluster, addresses: Addresses, read: Offsets) -> Offsets:
-    """The next offset of each queue. Only a master is believed that a queue ends before what was
-    `read` of it: a replica, at the address that was the master's, may lack that."""
+    """The next offset of each queue. That a queue ends before what was `read` of it is accepted
+    only from a master: a replica at the former master's address may lack messages."""
     found = latest(cluster, addresses)
     outage = cluster.outage()
     for key in [key for key in found if found[key] < read.get(key, 0)]:

@@ -1,8 +1,8 @@
 """Reports of a stream's tasks to the driver, as datagrams: what they have read.
 
-Spark brings no figures of a Python source's tasks to its driver. A task sends one small datagram
-at its end, and the driver looks for them when it reports its progress; one that is lost makes the
-figures smaller, and never holds up a task.
+Spark does not pass figures from a Python source's tasks to the driver. So a task sends one small
+datagram at its end, and the driver reads them when it reports its progress; a lost one only makes
+the figures smaller, and a task never waits.
 """
 
 import json
@@ -38,7 +38,7 @@ class Readings:
             self.close()
 
     def take(self) -> dict[str, int]:
-        """The sums of what came since the last time."""
+        """The sums of the readings since the last call."""
         sums = dict.fromkeys(NAMES, 0)
         while self._socket is not None:
             try:

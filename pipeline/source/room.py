@@ -1,7 +1,7 @@
 """Memory for the bodies of pulls, used again for the next ones.
 
-A body of some MiB in memory of its own costs more by the kernel's clearing of fresh pages than by
-the bytes that are copied into them.
+With new memory for each body of some MiB, the kernel would spend more time on clearing pages than
+we on copying bytes into them.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ ROOM_MIN: Final = 16 * 1024 * 1024  # two of the largest answers; pages count on
 
 
 class Room:
-    """Bodies lie behind each other, so those that came in order are one piece without a copy."""
+    """Bodies are placed one after the other, so those received in order are one piece, uncopied."""
 
     def __init__(self) -> None:
         self._memory = memoryview(b"")
@@ -20,7 +20,7 @@ class Room:
         self._used = 0
 
     def __call__(self, size: int) -> memoryview:
-        """Memory for a body; it stays that body's until `clear`."""
+        """Memory for a body, reserved until `clear`."""
         if self._used + size > len(self._memory):
             self._memory = memoryview(bytearray(max(ROOM_MIN, 2 * size)))
             self._given, self._used = [], 0
@@ -36,7 +36,7 @@ class Room:
         return self._memory[: self._used] if self._holds(bodies) else b"".join(bodies)
 
     def clear(self, bodies: Sequence[bytes | memoryview]) -> None:
-        """Nobody reads these bodies any more. If there are others, their memory stays too."""
+        """Release these bodies' memory for new ones, unless there are other bodies in it."""
         if self._holds(bodies):
             self._given, self._used = [], 0
 

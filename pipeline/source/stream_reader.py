@@ -76,6 +76,13 @@ class TopicStream:
     def __getstate__(self) -> dict[str, Any]:  # the reader is shipped to tasks without its links
         return self.__dict__ | {"_cluster": None, "_readings": None}
 
+    def close(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+        if self._readings is not None:
+            self._readings.close()
+            self._readings = None
+
     @property
     def cluster(self) -> Cluster:
         if self._cluster is None:
@@ -105,7 +112,7 @@ class TopicStream:
     def _past(self, keys: Iterable[QueueKey]) -> History | None:
         """The table of the past as it is now."""
         if self.history:
-            self.history.look(keys)
+            self.history.refresh(keys)
             self._history_at = time.monotonic()
         return self.history
 
@@ -246,7 +253,7 @@ class AnyStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         self.stream.show_progress(from_json(end))
 
     def stop(self) -> None:
-        self.stream.cluster.close()
+        self.stream.close()
 
 
 class StreamReader(AnyStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]

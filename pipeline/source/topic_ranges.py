@@ -90,7 +90,7 @@ def plan_batch(options: Options) -> BatchPlan:
     with Cluster(Access.of(options).at_start()) as cluster:
         addresses = discover(cluster, options)
         if history:
-            history.look(addresses)
+            history.refresh(addresses)
         start = bound(cluster, options, addresses, "starting", history)
         end = bound(cluster, options, addresses, "ending", history)
         first, _ = edges(cluster, addresses)
@@ -211,7 +211,7 @@ def read_joined(wanted: Range, plan: TopicPlan, schema: Any) -> Generator[Any, N
             if error.at is None:
                 raise
             history = History(plan.history)
-            history.look([wanted.key])
+            history.refresh([wanted.key])
             rest = replace(wanted, start=error.at)
             past = history.slices({wanted.key: rest.start}, {wanted.key: rest.end})
             if not past:

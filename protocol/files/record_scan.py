@@ -120,7 +120,7 @@ def _check_tail(view: Buffer, offset: int, position: int, tail_at: int) -> None:
 def sums_match(
     view: memoryview, start: int, props_at: int, end: int, body: bytes, body_crc: int
 ) -> bool:
-    """Whether a record that was received over the network is as it was written."""
+    """Whether a record that was received over the network is intact."""
     tail_at = end - CRC_PROPERTY_SIZE
     if tail_at >= props_at:
         tail = bytes(view[tail_at:end])

@@ -1,7 +1,7 @@
 """One end of a remoting connection without its socket: requests to bytes, bytes to answers.
 
-Both ends send requests. A transport writes the parts that it is given and adds what is missing:
-the socket, the clock and the words of its errors.
+Both ends send requests. A transport writes the parts that it gets from here, and provides the
+socket, the clock and the texts of errors.
 """
 
 import itertools

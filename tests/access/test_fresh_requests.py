@@ -74,7 +74,7 @@ async def test_a_copy_is_refused_and_the_next_request_is_not(
             assert (await answer_to(app, frame)).code in (0, 19)
             copy = await answer_to(app, frame)
             assert copy.code == 16
-            assert "was here already" in (copy.remark or "")
+            assert "was received before" in (copy.remark or "")
         # Another code under the same signature, where that is not signed by RocketMQ's rules.
         frame = frame_of(signer, 30, {"topic": "t", "queueId": 0}, b"", JSON)
         changed = await answer_to(app, frame.replace(b'"code":30,', b'"code":31,'))

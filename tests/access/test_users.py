@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,21 @@ def test_a_secret_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
     assert book.current.users["a"].secrets == ("from-systemd",)
 
 
+async def test_the_old_secret_of_a_user_in_a_file_ends_at_its_time(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    old = f"oldSecretKey: old, oldSecretUntil: {clock.now_ms() + 60_000}"
+    write_users(tmp_path, f"accounts: [{{accessKey: a, secretKey: new, {old}}}]")
+    settings = Settings(acl_enable=True, folder=str(tmp_path))
+    book = AccessBook(settings, str(tmp_path / "config/access.json"), clock)
+    book.load()
+    watching = asyncio.create_task(book.watch())
+    await clock.advance(30)
+    assert book.current.users["a"].secrets == ("new", "old")
+    await clock.advance(60)
+    assert book.current.users["a"].secrets == ("new",)
+    watching.cancel()
+
+
 def test_a_file_that_became_bad_leaves_the_users_before(tmp_path: Path) -> None:
     write_users(tmp_path, PLAIN)
     book = book_of(tmp_path)
@@ -247,7 +263,7 @@ async def test_a_change_is_saved_for_its_owner_only_and_outlives_a_restart(
     again.load()
     assert again.current.users["new"].secrets == ("hush",)
     assert os.stat(book.path).st_mode & 0o777 == 0o600
-    with pytest.raises(AccessError, match="stands in"):
+    with pytest.raises(AccessError, match="is defined in"):
         await book.change(lambda accounts, white: accounts.update(RocketMQ=new))
 
 

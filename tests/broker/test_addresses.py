@@ -8,19 +8,19 @@ import pytest
 from waiting import until
 
 from aerobee.broker.base.clock import Clock
-from aerobee.broker.net.addresses import Addresses, Surroundings, detect_networks
+from aerobee.broker.net.addresses import Addresses, LocalNetworks, detect_networks
 from aerobee.broker.settings import load_settings
 from aerobee.protocol.files.ids import encode_host
 
-BRIDGE = Surroundings((ip_network("10.88.0.0/16"),), frozenset({ip_address("10.88.0.1")}))
+BRIDGE = LocalNetworks((ip_network("10.88.0.0/16"),), frozenset({ip_address("10.88.0.1")}))
 OURS = ("10.88.0.5", 10911)
 ADVERTISED = {"advertisedAddr": "203.0.113.9:20911"}
 
 
 def addresses(
-    settings: dict[str, str] | None = None, surroundings: Surroundings | None = BRIDGE
+    settings: dict[str, str] | None = None, local_networks: LocalNetworks | None = BRIDGE
 ) -> Addresses:
-    return Addresses(load_settings(None, settings or {}, {}), Clock(), surroundings)
+    return Addresses(load_settings(None, settings or {}, {}), Clock(), local_networks)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_name_servers_get_the_address_that_clients_reach(
 
 
 def test_the_machine_knows_networks_that_it_is_in() -> None:
-    surroundings = detect_networks()
-    assert surroundings.networks
-    assert not surroundings.is_outside(ip_address("127.0.0.1"), ip_address("127.0.0.1"))
-    assert surroundings.is_outside(ip_address("198.51.100.77"), ip_address("127.0.0.1"))
+    local_networks = detect_networks()
+    assert local_networks.networks
+    assert not local_networks.is_outside(ip_address("127.0.0.1"), ip_address("127.0.0.1"))
+    assert local_networks.is_outside(ip_address("198.51.100.77"), ip_address("127.0.0.1"))
 
 
 def test_an_ipv6_address_is_written_in_brackets() -> None:

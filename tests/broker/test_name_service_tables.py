@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from peers.name_server import Ask, register
+from structlog.testing import capture_logs
 
 from aerobee.broker.daemon.namesrv import AppNameServer
 from aerobee.broker.handlers.name_service.admin import NAME_SERVICE_KEYS
@@ -111,6 +112,17 @@ async def test_a_key_that_cannot_be_saved_is_no_success(
     again = AppNameServer(server.settings)
     again.name_service.kv.load()
     assert again.name_service.kv.get(**item) == "broker-a:8"
+
+
+async def test_a_table_that_cannot_be_saved_is_logged_at_the_stop(tmp_path: Path) -> None:
+    settings = load_settings(None, {"namesrvListenPort": 0, "storePathRootDir": tmp_path}, {})
+    server = AppNameServer(settings)
+    await server.start()
+    (tmp_path / "config").write_text("no folder")
+    server.name_service.kv.put("ORDER_TOPIC_CONFIG", "orders", "broker-a:4")
+    with capture_logs() as logs:
+        await server.stop()
+    assert [line["part"] for line in logs if line["event"] == "not saved at the stop"]
 
 
 async def test_a_table_that_cannot_be_read_stops_the_start_with_a_sentence(tmp_path: Path) -> None:

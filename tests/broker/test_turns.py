@@ -33,7 +33,7 @@ async def test_work_that_can_wait_is_done_in_order_a_slice_in_each_turn() -> Non
     done: list[str] = []
     assert not turns.is_over()
     for name in "abc":
-        turns.now_or_later(lambda name=name: done.append(name))  # type: ignore[misc]
+        turns.run_or_defer(lambda name=name: done.append(name))  # type: ignore[misc]
     assert done == [] and len(turns) == 3, "the slice of this turn is used up"
     seen = []
     while len(turns):

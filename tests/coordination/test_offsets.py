@@ -48,9 +48,9 @@ def test_offsets_that_are_taken_back_are_on_disk_at_once(folder: Folder) -> None
     offsets.commit("g", "T", 0, 7)
     offsets.commit("g", "T", 3, 9)
     offsets.file.save()
-    open_offsets(folder("consumerOffset.json")).bring_back(lambda _topic, _queue_id: 8)
+    open_offsets(folder("consumerOffset.json")).reset_past_end(lambda _topic, _queue_id: 8)
     again = open_offsets(folder("consumerOffset.json"))
-    again.bring_back(lambda _topic, _queue_id: 100)
+    again.reset_past_end(lambda _topic, _queue_id: 100)
     assert again.queues_of("g", "T") == {0: 7, 3: 8}
 
 

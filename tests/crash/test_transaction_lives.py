@@ -36,7 +36,7 @@ def note_the_end_before_its_message(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def forget_a_commit_without_its_op(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Transactions, "_mend_last_end", lambda self: None)
+    patch.setattr(Transactions, "_write_missing_op", lambda self: None)
 
 
 @mutant
@@ -54,7 +54,7 @@ def save_progress_past_what_is_open(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def leave_groups_past_the_ends_of_their_queues(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Offsets, "bring_back", lambda self, queue_end: None)
+    patch.setattr(Offsets, "reset_past_end", lambda self, queue_end: None)
 
 
 @mutant

@@ -87,7 +87,7 @@ class TransactionLife(ServiceLife):
         self.topics.load()
         self.offsets.load()
         if not self.store.was_stopped:
-            self.offsets.bring_back(self.store.queue_end)
+            self.offsets.reset_past_end(self.store.queue_end)
         self.hooks = PutHooks(settings, self.clock)
         self.transactions = Transactions(self.store, self.topics, self.offsets, self.hooks)
         self.transactions.load()

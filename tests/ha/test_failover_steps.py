@@ -40,7 +40,7 @@ class World:
         for _ in range(times):
             self.clock.ms += 250
             self.node.failover._is_due = True
-            run(self.node.failover.look())
+            run(self.node.failover.do_step())
 
 
 def run(steps: Coroutine[Any, Any, None]) -> None:

@@ -82,9 +82,9 @@ async def test_a_replica_with_a_new_master_takes_nothing_more_from_the_first(
         link = following._link
         first, stream = link.master, link._stream
         assert first is not None
-        await following.turn_to(first.main, first.ha)
+        await following.follow_master(first.main, first.ha)
         assert link._stream is stream, "the same one is followed on"
-        await following.turn_to("127.0.0.1:1", "127.0.0.1:2")
+        await following.follow_master("127.0.0.1:1", "127.0.0.1:2")
         assert not following.follows
 
 

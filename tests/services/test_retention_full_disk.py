@@ -66,7 +66,7 @@ def test_a_log_full_of_timers_is_not_written_round_and_round(tmp_path: Path) -> 
     with capture_logs() as lines:
         forced_steps(world, 200)
     kept = [line for line in lines if "an expired file is kept" in line["event"]]
-    assert kept and "would not pay" in kept[0]["reason"]
+    assert kept and "too little would be freed" in kept[0]["reason"]
     assert world.timers.keeper.carried < count
     assert world.store.clean.keepers.lost["timer"] == 0
     assert len(run_until(world, START_MS + 3 * HOUR_MS)) == count

@@ -163,7 +163,7 @@ def count_every_round(patch: Patch) -> None:
     def bring_up(self: TransactionChecks, root: int, half: Any, checks: int) -> None:
         self._transactions.copy(root, half, checks + 1)
 
-    patch.setattr(TransactionChecks, "_bring_up", bring_up)
+    patch.setattr(TransactionChecks, "_copy_forward", bring_up)
 
 
 def test_rmq_9500_a_check_that_fails_ends_no_round(world: World) -> None:

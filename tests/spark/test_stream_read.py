@@ -17,6 +17,7 @@ from spark.helpers import create_topic, group_offsets, numbers, produce
 from spark.trimming import trim_oldest_file
 
 from aerobee.pipeline.options import OptionError, check_limit, source_options
+from aerobee.pipeline.source.stream_reader import TopicStream
 
 Stream = Callable[..., DataFrame]
 HAS_LIMITS = hasattr(DataSourceStreamReader, "getDefaultReadLimit")
@@ -309,3 +310,13 @@ def test_a_limit_that_spark_does_not_keep_is_refused_unless_the_run_has_no_end()
         check_limit(options, spark_keeps_limits=False)
     running = source_options(given | {"availableNow": "false"}, streaming=True)
     check_limit(running, spark_keeps_limits=False)
+
+
+def test_a_stream_that_stops_closes_the_socket_for_its_tasks_reports() -> None:
+    options = source_options({"namesrv": "127.0.0.1:9876", "subscribe": "x"}, streaming=True)
+    stream = TopicStream(options)
+    assert stream.readings() is not None
+    readings = stream._readings
+    assert readings is not None and readings._socket is not None
+    stream.close()
+    assert readings._socket is None and stream._readings is None

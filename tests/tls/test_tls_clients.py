@@ -13,7 +13,8 @@ from waiting import until
 
 from aerobee import AerobeeError, ConnectFailed, connect
 from aerobee.broker.daemon.app import AppBroker
-from aerobee.pipeline.wire import Access, Link
+from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.wire import Access, Cluster, Link
 from tls.certificates import Authority, Pair
 from tls.served import tls_settings
 
@@ -99,3 +100,18 @@ async def test_sparks_link_speaks_tls(tmp_path: Path, authority: Authority, serv
                 link.close()
 
         assert await asyncio.to_thread(ask) == 0
+
+
+@pytest.mark.parametrize("content", [None, "not a certificate"])
+def test_sparks_link_names_a_ca_file_that_cannot_be_used(
+    tmp_path: Path, content: str | None
+) -> None:
+    """It is no server that is away: waiting for it would not help."""
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    with (
+        Cluster(Access(("127.0.0.1:1",), tls=True, ca_file=str(path))) as cluster,
+        pytest.raises(OptionError, match=r"option tlsCaFile: .*ca\.pem cannot be used"),
+    ):
+        cluster.topics()

@@ -147,6 +147,6 @@ def test_what_is_past_the_end_of_a_shorter_log_is_forgotten(tmp_path: Path) -> N
     history.began("t@g", 0, 10)
     history.reset("t@g", 0, 5, 10, "x")
     history.began("t@g", 1, 10)
-    history.bring_back(lambda _topic, queue_id: 7 if queue_id == 0 else 10)
+    history.reset_past_end(lambda _topic, queue_id: 7 if queue_id == 0 else 10)
     assert history.queue("t@g", 0) == {} and history.resets("t@g", 0) == []
     assert history.queue("t@g", 1)["began"][1] == 10

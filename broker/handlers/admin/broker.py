@@ -1,4 +1,4 @@
-"""Administration of the broker itself: settings, figures, cleaning, what a queue holds."""
+"""Administration of the broker itself: settings, figures, cleaning, queue entries."""
 
 import json
 from typing import Any, Final
@@ -76,7 +76,7 @@ def clean_expired_queues(broker: Broker, request: Request) -> Command:
 
 
 def delete_expired_log(broker: Broker, request: Request) -> Command:
-    """Remove log files past their time now, not at deleteWhen."""
+    """Remove expired log files now instead of at deleteWhen."""
     broker.store.clean_expired(manual=True)
     log.info("expired files removed by an operator", peer=peer(request))
     return success(request)
@@ -90,7 +90,7 @@ def clean_unused_topics(broker: Broker, request: Request) -> Command:
 
 
 def query_consume_queue(broker: Broker, request: Request) -> Command:
-    """The raw entries of a queue; none of a queue that is not there."""
+    """The raw entries of a queue; an empty list if there is no such queue."""
     header = decode_ext(request.command.ext, QueryConsumeQueue)
     store = broker.store
     first = max(0, store.min_offset(header.topic, header.queue_id))

@@ -81,7 +81,7 @@ def get_all_groups(broker: Broker, request: Request) -> Command:
 
 
 def get_group(broker: Broker, request: Request) -> Command:
-    """One group; one that is not there yet as its first use would make it."""
+    """One group; if it does not exist yet, with the settings that its first use would give it."""
     name = decode_ext(request.command.ext, GroupHeader).group
     config = broker.groups.find(name)
     if config is None:
@@ -92,7 +92,7 @@ def get_group(broker: Broker, request: Request) -> Command:
 
 
 def delete_group(broker: Broker, request: Request) -> Command | None:
-    """Forget a group and, if asked, how far it had come."""
+    """Delete a group and, if requested, its offsets."""
     header = decode_ext(request.command.ext, DeleteGroup)
     broker.groups.delete(header.group_name)
     broker.stats.delete_group(header.group_name)
@@ -106,7 +106,7 @@ def delete_group(broker: Broker, request: Request) -> Command | None:
 
 
 def update_and_get_forbidden(broker: Broker, request: Request) -> Command | None:
-    """Take or give a group's right to read a topic; answer what it now is."""
+    """Allow or forbid a group to read a topic; answers with the resulting state."""
     header = decode_ext(request.command.ext, GroupForbidden)
     files = []
     if header.readable is not None:

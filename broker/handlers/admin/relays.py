@@ -28,7 +28,7 @@ _VERSION_OF_STATUS: Final = 28  # 3.0.7-SNAPSHOT
 
 
 def _member(broker: Broker, group: str, client_id: str | None) -> Member:
-    """The client to ask, any of the group when none is named."""
+    """The client to ask; any member of the group if none is named."""
     members = broker.clients.consumers_of(group)
     for member in reversed(members):
         if not client_id or member.client_id == client_id:
@@ -65,7 +65,7 @@ def _relay(request: Request, member: Member, group: str, ext: dict[str, str], bo
 
 
 def consumer_running_info(broker: Broker, request: Request) -> None:
-    """What one consumer says of itself."""
+    """One consumer's own report."""
     header = decode_ext(request.command.ext, RunningInfo)
     member = _member(broker, header.consumer_group, header.client_id)
     _relay(request, member, header.consumer_group, dict(request.command.ext), b"")

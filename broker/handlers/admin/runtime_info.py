@@ -1,7 +1,7 @@
 """The figures of GET_BROKER_RUNTIME_INFO, which brokerStatus, clusterList and the dashboard show.
 
-All values are texts. clusterList of mqadmin reads many of the keys without asking whether they are
-there, so every key of RocketMQ is: those of its thread pools say 0, for there are none here.
+All values are texts. mqadmin's clusterList reads many keys without checking whether they exist, so
+every key of RocketMQ is present: those of its thread pools are 0, as there are none here.
 """
 
 import os
@@ -21,7 +21,7 @@ _SENDS: Final = (
     RequestCode.SEND_MESSAGE_V2,
     RequestCode.SEND_BATCH_MESSAGE,
 )
-# Powers of two of a microsecond, near enough to these.
+# Buckets are powers of two of a microsecond; these labels are the nearest of RocketMQ's.
 _BOUNDS: Final = {10 + n: f"{1 << n}ms" for n in range(10)} | {20: "1s"}
 _ENQUEUED: Final = "timers enqueued"
 _DEQUEUED: Final = "timers dequeued"
@@ -103,7 +103,7 @@ def _send_times(broker: Broker) -> list[list[int]]:
 
 
 def _longest_pull_ms(broker: Broker) -> int:
-    """By the upper bound of the last bucket in which one was counted."""
+    """The upper bound of the last bucket that is not empty."""
     histogram = broker.latencies.get(RequestCode.PULL_MESSAGE)
     counted = [bits for bits, count in enumerate(histogram.counts if histogram else ()) if count]
     return round((1 << counted[-1]) / 1000) if counted else 0
@@ -216,8 +216,8 @@ def _capacity(broker: Broker, key: str) -> str:
 
 
 def _ours(broker: Broker) -> dict[str, str]:
-    """What RocketMQ has not: why sends are refused, groups whose members subscribe differently, the
-    newest epoch of our log (0: no replica has asked yet)."""
+    """Keys that RocketMQ does not have: why sends are refused, groups whose members subscribe
+    differently, the newest epoch of our log (0: no replica has asked yet)."""
     refusal = broker.store.refusals.current
     epochs = broker.replication.epochs()
     info = {

@@ -1,7 +1,7 @@
 """Users and their rights over the wire: mqadmin's commands of RocketMQ 4 (50-53) and 5 (3001-3010).
 
-Changes go to config/access.json; what stands in the operator's files is shown and not changed. No
-answer holds a secret.
+Changes go to config/access.json; users in the operator's files are shown and not changed. No answer
+holds a secret.
 """
 
 from collections.abc import Callable, Iterable
@@ -49,7 +49,7 @@ def _change(broker: Broker, request: Request, name: str, edit: Edit) -> None:
     async def answer() -> Command:
         try:
             if name and (place := book.is_in_file(name)):
-                raise AccessError(f"User:{name} stands in {place} and is changed there")
+                raise AccessError(f"User:{name} is defined in {place}: change it there")
             await book.change(edit)
         except AccessError as error:
             return request.command.answer(failed, remark=str(error))
@@ -121,7 +121,7 @@ def create_user(broker: Broker, request: Request) -> None:
 
 
 def update_user(broker: Broker, request: Request) -> None:
-    """`keepOld` is ours: the password before stays good for a while, so that clients can follow."""
+    """`keepOld` is ours: the old password stays valid for a while, so that clients can follow."""
     name, body = _field(request, "username"), read_body(request)
     secret = str(body.get("password") or "")
 

@@ -52,7 +52,7 @@ class _PutKvRequest(Header):
 
 def put_kv(service: NameService, request: Request) -> Command | None:
     header = decode_ext(request.command.ext, _PutKvRequest)
-    if header.value is None:  # nothing can be found there afterwards, as at RocketMQ's
+    if header.value is None:  # afterwards nothing is found there, as in RocketMQ
         service.kv.delete(header.namespace, header.key)
     else:
         service.kv.put(header.namespace, header.key, header.value)
@@ -141,7 +141,7 @@ def topics_of_cluster(service: NameService, request: Request) -> Command:
 
 
 def system_topics(service: NameService, request: Request) -> Command:
-    """The names of clusters and brokers are topics too; and some master to ask for the rest."""
+    """The names of clusters and brokers, which are topics too; and a master to ask for the rest."""
     brokers = list(service.routes.brokers(service.address_for(request.connection)))
     names = [broker.cluster for broker in brokers] + [broker.name for broker in brokers]
     masters = [b.addresses[MASTER_ID] for b in brokers if MASTER_ID in b.addresses]

@@ -93,7 +93,7 @@ def register_broker(service: NameService, request: Request) -> Command | None:
 def _register(
     service: NameService, request: Request, header: _RegisterRequest
 ) -> Generator[None, None, None]:
-    """A broker may have tens of thousands of topics: others are served meanwhile."""
+    """In slices, because a broker may have tens of thousands of topics."""
     command = request.command
     try:
         version, topics, filters = yield from decode_slices(
@@ -142,7 +142,7 @@ def _end_with_connection(service: NameService, request: Request) -> None:
 
 
 def _master_of(service: NameService, request: Request, header: _RegisterRequest) -> dict[str, str]:
-    """For a slave: where its master is, if it lives, and the last epoch that one has had."""
+    """For a slave: its master's addresses, if that is alive, and the last epoch of any master."""
     if header.broker_id == MASTER_ID:
         return {}
     routes, local = service.routes, service.routes.local
@@ -184,7 +184,7 @@ def query_data_version(service: NameService, request: Request) -> Command:
     header = decode_ext(command.ext, _BrokerRequest)
     theirs = _json_object(command.body)
     ours = service.routes.data_version(header.cluster_name, header.broker_addr)
-    service.routes.heard_of(header.cluster_name, header.broker_addr)
+    service.routes.note_heartbeat(header.cluster_name, header.broker_addr)
     same = ours is not None and all(
         as_int(theirs.get(key), -1) == ours.get(key, -1) for key in theirs
     )
@@ -211,5 +211,7 @@ class _HeartbeatRequest(Header):
 
 def broker_heartbeat(service: NameService, request: Request) -> Command:
     header = decode_ext(request.command.ext, _HeartbeatRequest)
-    service.routes.heard_of(header.cluster_name, header.broker_addr, header.heartbeat_timeout_mills)
+    service.routes.note_heartbeat(
+        header.cluster_name, header.broker_addr, header.heartbeat_timeout_mills
+    )
     return request.command.answer(ResponseCode.SUCCESS)

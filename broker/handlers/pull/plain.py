@@ -69,9 +69,9 @@ class PlainPulls:
         first: bool = True,
         may_wait: bool = True,
     ) -> bool:
-        """Whether a pull gets these records, from `begin` in the first of `files` to `end` in the
-        last, `behind` bytes before the log's end; if it does, they are counted. False: they have to
-        be read from disk. Raises Deferred only if it `may_wait`."""
+        """Whether the loop can send these records, from `begin` in the first of `files` to `end` in
+        the last, `behind` bytes before the log's end; if so, they are counted. False: they have to
+        be read from disk first. Raises Deferred only if it `may_wait`."""
         broker, reads, residence = self._broker, self._reads, self._residence
         if self._reports.device_failed or not (
             (

@@ -48,9 +48,9 @@ from aerobee.protocol.wire.headers import (
 log = structlog.get_logger("aerobee.pull")
 
 SUSPEND_MAX_S: Final = 600.0
-SMALL: Final = 4096  # bytes of an answer that is joined with others
-TOGETHER: Final = 64  # of them
-SCATTERED: Final = 256  # pieces of the log from which a thread puts an answer together
+SMALL: Final = 4096  # bytes; answers up to this size are joined into one write
+TOGETHER: Final = 64  # answers in one write
+SCATTERED: Final = 256  # pieces of the log; with more, a thread puts the answer together
 
 ReadKey = tuple[ConsumeQueue, int, int, int]  # a queue, from where, how many, bytes at most
 
@@ -350,8 +350,8 @@ class Pulls:
         )
 
     def _not_moved(self, status: ReadStatus) -> ResponseCode:
-        """The code for a slave, which never moves a reader: it may be behind its master, or have
-        removed more. A reader past its end waits; one before its start asks the master, if any."""
+        """The code on a slave, which never moves a reader: the slave may be behind its master, or
+        have removed more. A reader past our end waits; one before our start asks the master."""
         is_followed = bool(self.broker.replication.master().get("masterAddr"))
         if status is ReadStatus.OFFSET_TOO_SMALL and is_followed:
             return ResponseCode.PULL_RETRY_IMMEDIATELY

@@ -37,8 +37,8 @@ Found = Generator[None, None, QueryResult]
 
 
 def find_copies(broker: Broker, message_id: str, topic: str | None) -> Found:
-    """A search, for `searches`: the records of the id, in all topics or in those that have to do
-    with one. An offset id is looked up where it points to, then by that record's unique id."""
+    """A search, for `searches`: the records with the id, in all topics or in those related to one.
+    An offset id is looked up at its offset, then by that record's unique id."""
     result = QueryResult([])
     unique_id = message_id
     record = _at_offset(broker, message_id)
@@ -82,8 +82,8 @@ def _at_offset(broker: Broker, message_id: str) -> memoryview | None:
 
 
 def _tail(broker: Broker, unique_id: str) -> Iterator[memoryview]:
-    """Among the newest records, which are in no queue and no index yet: with SYNC_FLUSH they are
-    only shown once they are on disk."""
+    """Searches the newest records, which are in no queue or index yet: with SYNC_FLUSH that happens
+    once they are on disk."""
     store = broker.store
     offset = store.dispatched_offset
     for _ in range(TAIL_MAX):

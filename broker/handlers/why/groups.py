@@ -1,4 +1,4 @@
-"""What a group has to do with a message: may it read it, does it, how far is it, since when."""
+"""A group's relation to a message: its rights, subscription, progress and members."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -17,7 +17,7 @@ MEMBERS_MAX: Final = 64  # that are named
 
 
 def groups_to_report(broker: Broker, topic: str, messages: Iterable[StoredMessage]) -> list[str]:
-    """Those that read the topic, have read it, or have given the message back."""
+    """The groups that read the topic, have read it, or have returned the message for a retry."""
     found = {
         *broker.offsets.groups_of(topic),
         *broker.clients.groups_subscribing(topic),
@@ -60,7 +60,7 @@ def group_facts(broker: Broker, name: str, topic: str, messages: list[StoredMess
 
 
 def _conflict(views: Mapping[str, Subscription | None], messages: list[StoredMessage]) -> list[str]:
-    """What members subscribe, where they differ and not all of them want the message."""
+    """The members' subscriptions, if they differ and not all of them select the message."""
     properties = messages[0].property_map()
     wanted = [
         view is not None and match(view.expression_type, view.expression, properties)[0]

@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers by their heartbeats, and what each group subscribes.
+"""Connected producers and consumers, by their heartbeats, and the subscriptions of each group.
 
 A group's subscription of a topic is the newest (by the clients' own number) of its live members.
 When members want different messages of a topic, some are lost to the group whatever a broker does:
@@ -58,8 +58,8 @@ class Clients:
         self._producers: dict[str, dict[Peer, Member]] = {}
         # client id -> its connections, the newest last -> in how many groups it produces by it
         self._producing: dict[str, dict[Peer, int]] = {}
-        self._to_notify: set[str] = set()  # large groups, notified a moment later
-        self._turn: dict[str, int] = {}  # which producer of a group was asked last
+        self._to_notify: set[str] = set()  # large groups, notified after a delay
+        self._turn: dict[str, int] = {}  # the producer of each group that was asked last
         self._registered: dict[Peer, tuple[set[str], set[str]]] = {}  # consumers, producers
 
     # --- consumers
@@ -71,7 +71,7 @@ class Clients:
         return list(self._consumers.values())
 
     def consumers_of(self, group: str) -> list[Member]:
-        """The group's members, the longest there first."""
+        """The group's members, in the order in which they joined."""
         known = self._consumers.get(group)
         return list(known.members.values()) if known else []
 
@@ -97,7 +97,7 @@ class Clients:
         return known.subscriptions.get(topic) if known else None
 
     def knows_subscriptions(self, group: str, connection: Peer) -> bool:
-        """Whether this member has sent its subscriptions, and no pull had newer ones."""
+        """Whether this member's subscriptions are known, and no pull had a newer version."""
         known = self._consumers.get(group)
         if known is None or known.outdated:
             return False
@@ -117,7 +117,7 @@ class Clients:
         version: int = 0,
         without_subscriptions: bool = False,
     ) -> bool:
-        """Note a consumer's heartbeat; True when members or subscriptions changed by it."""
+        """Record a consumer's heartbeat; True if it changed members or subscriptions."""
         self._groups_by(connection)[0].add(data.group)
         group = self._consumers.get(data.group)
         if group is None:
@@ -239,7 +239,7 @@ class Clients:
             self._turn.pop(group, None)
 
     def _produces_less(self, member: Member) -> None:
-        """A producer has left one of the groups that its connection had registered."""
+        """A producer has left one of the groups of its connection."""
         groups = self._producing[member.client_id]
         groups[member.connection] -= 1
         if not groups[member.connection]:
@@ -262,8 +262,8 @@ class Clients:
         return members[turn % len(members)].connection
 
     def producer_by_client_id(self, client_id: str) -> Peer | None:
-        """The connection of the producer that waits for a reply, its newest: an older one may be
-        dead without our knowing yet."""
+        """The newest connection of the producer that waits for a reply: an older one may be dead
+        without our having noticed."""
         for connection in reversed(self._producing.get(client_id, {})):
             if not connection.is_closed:
                 return connection
@@ -280,7 +280,7 @@ class Clients:
         return known
 
     def connection_closed(self, connection: Peer) -> None:
-        """Take all that this connection had registered out."""
+        """Remove everything that this connection has registered."""
         consumers, producers = self._registered.get(connection, ((), ()))
         for group in list(consumers):
             self.unregister_consumer(connection, group)
@@ -342,7 +342,7 @@ class Clients:
         )
 
     async def run(self) -> None:
-        """Look for silent clients, until cancelled."""
+        """Remove silent clients regularly, until cancelled."""
         for pause_s, sdk_only in ((SDK_RETURN_S, True), (RETURN_S - SDK_RETURN_S, False)):
             if self._returning:
                 await self._clock.sleep(pause_s)

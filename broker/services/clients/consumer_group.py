@@ -41,10 +41,10 @@ class Member:
 
 
 class _Wish(NamedTuple):
-    """A member's subscription in a heap whose first entry is the newest."""
+    """A member's subscription, as an entry of a heap whose first entry is the newest."""
 
     minus_version: int
-    minus_turn: int  # each member's is another one: the rest is never compared
+    minus_turn: int  # unique: the fields after it are not compared
     subscription: Subscription
     member: Member
 
@@ -57,7 +57,7 @@ class ConsumerGroup:
         self.consume_type = CONSUME_PASSIVELY
         self.message_model = CLUSTERING
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
-        self.outdated = False  # a pull spoke of subscriptions that no heartbeat has brought yet
+        self.outdated = False  # a pull had newer subscriptions than the heartbeats so far
         self.members: dict[Peer, Member] = {}
         self.subscriptions: dict[str, Subscription] = {}  # of all members together
         # Thousands of members may join or leave together, and recomputing this from all of them
@@ -76,7 +76,7 @@ class ConsumerGroup:
         self.consume_from_where = data.consume_from_where
 
     def subscribe(self, member: Member, subscriptions: Iterable[Subscription]) -> bool:
-        """Take a member's whole list; True when it is not the one before."""
+        """Replace a member's subscriptions; True if they have changed."""
         wanted = {subscription.topic: subscription for subscription in subscriptions}
         if wanted == member.subscriptions:
             return False
@@ -91,7 +91,7 @@ class ConsumerGroup:
         return True
 
     def join(self, member: Member) -> None:
-        """Take a member in, in place of another by the same connection."""
+        """Add a member, in place of another with the same connection."""
         self.leave(member.connection)
         self.members[member.connection] = member
         insort(self._client_ids, member.client_id)
@@ -138,9 +138,9 @@ class ConsumerGroup:
         self._find_conflicts()
 
     def _newest_of(self, topic: str) -> Subscription | None:
-        """The one with the greatest version, of equal ones the latest; None: no member has it."""
+        """The one with the greatest version, the latest of equal ones; None: no member has one."""
         heap = self._newest.get(topic, [])
-        if len(heap) > 2 * self._subscribed + 16:  # most are of members that have gone
+        if len(heap) > 2 * self._subscribed + 16:  # most are of members that left
             heap[:] = [entry for entry in heap if self._counts(topic, entry)]
             heapq.heapify(heap)
         while heap and not self._counts(topic, heap[0]):
@@ -168,7 +168,7 @@ class ConsumerGroup:
         self._shapes = shapes
 
     def _shape_of(self, topic: str) -> frozenset[object]:
-        """The different wishes of the members, None for "not at all"; empty when they agree."""
+        """The members' different subscriptions, None for no subscription; empty if they agree."""
         counts = self._wanted[topic]
         all_subscribe = self.consume_type != CONSUME_PASSIVELY or counts.total() == self._subscribed
         if is_retry_topic(topic) or (len(counts) == 1 and all_subscribe):
@@ -181,10 +181,10 @@ class ConsumerGroup:
         return {topic: views for topic in self._shapes if (views := self._views(topic))}
 
     def _views(self, topic: str) -> dict[str, Subscription | None]:
-        """What each member says of the topic, when they differ; else nothing."""
+        """Each member's subscription to the topic, if they differ; else empty."""
         members = [member for member in self.members.values() if member.subscriptions]
         views = {member.client_id: member.subscriptions.get(topic) for member in members}
-        if self.consume_type != CONSUME_PASSIVELY:  # pullers may well divide topics by hand
+        if self.consume_type != CONSUME_PASSIVELY:  # pull clients may divide topics
             views = {client_id: view for client_id, view in views.items() if view is not None}
         return views if len(self._shape(views)) > 1 else {}
 

@@ -1,5 +1,5 @@
-"""A heartbeat's body, read as every client writes it: enums as names or numbers, null lists,
-numbers as texts, keys that are not there."""
+"""Reads a heartbeat's body in all the forms that clients write: enums as names or numbers, null
+lists, numbers as texts, missing keys."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -45,7 +45,7 @@ class ConsumerData:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a client says of itself."""
+    """A client's own description."""
 
     client_id: str
     producer_groups: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Heartbeat:
 
 
 def parse_heartbeat(body: bytes | memoryview) -> Heartbeat:
-    """The heartbeat; Refused when it is none."""
+    """The heartbeat; Refused when it is malformed."""
     value = fastjson.loads(body) if body else None
     if not isinstance(value, dict):
         raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat's body is no JSON object")

@@ -1,13 +1,13 @@
-"""Members that were online at a clean stop: for a moment after the start they still count.
+"""Members that were online at a clean stop still count for a moment after the start.
 
-Clients share queues by the list of their group's members. The first one back would find itself
-alone, take all queues and begin before the others have committed what they finished: so the list
-names those who are expected back, until they are, or the moment is over. They are kept in
-config/consumerMembers.json.
+Clients divide queues by the list of their group's members. The first one to reconnect would be
+alone in the list, take all queues and begin before the others have committed their offsets. So the
+list includes the members that are expected back, until they have returned or a grace period is
+over. They are kept in config/consumerMembers.json.
 
 The SDK sends its heartbeat as soon as it has a connection again. Clients before RocketMQ 5 send it
-every 30 s whatever happens to the connection, and work on meanwhile with what they hold. When they
-were restarted too, they come under new ids: each stands for one that is expected.
+every 30 s whatever happens to the connection, and continue to work on the queues that they hold. If
+they were restarted as well, they have new ids: each then replaces one of the expected members.
 """
 
 from collections.abc import Collection
@@ -30,7 +30,7 @@ Members = dict[str, dict[str, str]]  # group -> client id -> its language
 
 
 class Returning:
-    """Who is expected back."""
+    """The members that are expected back."""
 
     def __init__(self, path: str | None, disk: Disk | None = None) -> None:
         self._path = path
@@ -42,12 +42,12 @@ class Returning:
         return bool(self._expected)
 
     def load(self) -> None:
-        """Read what the stop left; a broker can start without it."""
+        """Read the list that the stop saved; a broker can start without it."""
         try:
             if self._path is not None and self._disk.exists(self._path):
                 self._load(self._path, self._disk)
         except OSError as error:
-            log.warning("who was online at the stop cannot be read", reason=str(error))
+            log.warning("the members online at the stop cannot be read", reason=str(error))
 
     def _load(self, path: str, disk: Disk) -> None:
         groups = (load_json(path, disk=disk) or {}).get(_GROUPS)
@@ -67,7 +67,7 @@ class Returning:
         return self._expected.get(group, ())
 
     def came(self, group: str, client_id: str) -> None:
-        """It has joined: as one that is expected, or in the place of one, of its host if it can."""
+        """A client has joined: an expected one, or in place of one, preferably of the same host."""
         absent = self._expected.get(group)
         if absent is None:
             return
@@ -79,7 +79,7 @@ class Returning:
         self._met.add((group, client_id))
 
     def settle(self, group: str, client_id: str) -> bool:
-        """Do not expect it any more; whether it was expected."""
+        """Stop expecting it; returns whether it was expected."""
         absent = self._expected.get(group, {})
         expected = absent.pop(client_id, None) is not None
         if expected and not absent:

@@ -1,4 +1,4 @@
-"""What a group wants of a topic: by tag or SQL92, from a heartbeat or from a pull itself."""
+"""A group's subscription to a topic: by tag or SQL92, from a heartbeat or from a pull."""
 
 from dataclasses import dataclass
 from typing import Any, Final

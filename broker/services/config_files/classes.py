@@ -10,9 +10,9 @@ from typing import Final
 
 
 class Kept(Enum):
-    REPLICATED = auto()  # a slave's is its master's
+    REPLICATED = auto()  # a slave copies its master's
     LOCAL = auto()  # each broker has its own
-    JAVA = auto()  # of RocketMQ 5, for what is not there here: left alone
+    JAVA = auto()  # of RocketMQ 5, for features that we do not have: not touched
 
 
 CLASSES: Final = {
@@ -23,13 +23,13 @@ CLASSES: Final = {
     "timercheck": Kept.REPLICATED,
     "brokerRole.json": Kept.LOCAL,
     "replicaState.json": Kept.LOCAL,  # whether this one may be elected
-    "timerMoves": Kept.LOCAL,  # of the timer log, which a slave has not
+    "timerMoves": Kept.LOCAL,  # of the timer log, which a slave does not have
     "consumerFilter.json": Kept.LOCAL,  # from heartbeats, which clients send to slaves too
     "consumerMembers.json": Kept.LOCAL,  # who was online here
     "access.json": Kept.REPLICATED,  # users and rights; those in the operator's files are compared
     "kvConfig.json": Kept.LOCAL,  # of the name service
-    "sparkSink.json": Kept.REPLICATED,  # and its newest part is in the log
-    "whyHistory.json": Kept.LOCAL,  # what was seen here: who read, left, was moved
+    "sparkSink.json": Kept.REPLICATED,  # its newest part is also in the log
+    "whyHistory.json": Kept.LOCAL,  # observed here: which groups read, left or were moved
     "broadcastOffset.json": Kept.JAVA,
     "consumerOrderInfo.json": Kept.JAVA,
     "lmqConsumerOffset.json": Kept.JAVA,
@@ -38,7 +38,7 @@ CLASSES: Final = {
     "topicQueueMapping.json": Kept.JAVA,
     "tieredStoreMetadata.json": Kept.JAVA,
 }
-_BESIDE: Final = re.compile(r"(\.bak|\.tmp|\.new|\.journal)+$")  # what is written beside a file
+_BESIDE: Final = re.compile(r"(\.bak|\.tmp|\.new|\.journal)+$")  # files written beside a file
 
 
 def config_path(folder: str, name: str) -> str:
@@ -48,5 +48,5 @@ def config_path(folder: str, name: str) -> str:
 
 
 def without_class(names: list[str]) -> list[str]:
-    """Those of a folder's names that are not known."""
+    """The names in a folder that have no class."""
     return [name for name in names if _BESIDE.sub("", name) not in CLASSES]

@@ -46,7 +46,7 @@ class DataVersion:
         }
 
     def load(self, value: Any) -> None:
-        """Take over what a file or a request says, as far as it can be read."""
+        """Take the values of a file or a request, as far as they are valid."""
         if isinstance(value, dict):
             self.counter = as_int(value.get("counter"), self.counter)
             self.state_version = as_int(value.get("stateVersion"), self.state_version)

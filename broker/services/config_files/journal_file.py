@@ -1,7 +1,7 @@
 """<name>.json.journal on disk: a file of fixed length, restarted after each JSON file.
 
-Nothing has to be emptied: the first line written after a new JSON file names it, and what an
-earlier use left behind that line is not of its chain of checksums (`protocol.config_journal`).
+It need not be emptied: the first line after a new JSON file names that file, and lines left from an
+earlier use do not continue its chain of checksums (`protocol.config_journal`).
 Blocks are allocated once, so a full disk does not keep a change from being saved.
 """
 
@@ -49,8 +49,8 @@ class JournalFile:
         self._end = 0
         self._size = SIZE_MIN  # that the file should have
         self.is_open = False  # whether the JSON file that it extends is on disk
-        self._has_lines = True  # of any use, also of one by a process before this one
-        self._names_next = False  # the last of them is of the JSON file that is about to come
+        self._has_lines = True  # of any use, also by an earlier process
+        self._names_next = False  # the last line names the next JSON file
 
     @property
     def is_used(self) -> bool:
@@ -58,8 +58,8 @@ class JournalFile:
         return self.is_open and not self._start
 
     def end(self, base: Base) -> None:
-        """This JSON file, which holds all that stands here, is about to take the place of the one
-        before: nothing may be added before the next `begin`."""
+        """This JSON file, which includes all changes in the journal, is about to replace the old
+        one: nothing may be added before the next `begin`."""
         if self.is_used and self._file is not None:
             line, _ = encode_line(next_base(base), self._chain)
             if self._end + len(line) <= self._file.size:
@@ -71,8 +71,8 @@ class JournalFile:
         self.is_open = False
 
     def _forget(self) -> None:
-        """The JSON file on disk holds all that stands here. Old lines that do not name it would
-        look as if another broker had written it."""
+        """Invalidate the lines: the JSON file on disk includes them. It would look as if another
+        broker had written it, because they do not name it."""
         if not self._has_lines:
             return
         if self._file is not None:
@@ -95,8 +95,8 @@ class JournalFile:
         self.is_open = True
 
     def _make(self) -> DiskFile:
-        """A file at least as long as the JSON file: so that one is written because the journal is
-        full at most once for each of its own lengths of changes."""
+        """Allocate a file at least as long as the JSON file: then that is rewritten because of a
+        full journal only after as many bytes of changes."""
         self._close()
         if self._disk.exists(self.path):
             self._disk.unlink(self.path)
@@ -121,7 +121,7 @@ class JournalFile:
         if self._file is None or self._file.size < self._size:
             self._file = self._make()
         self._has_lines = True
-        # A zero behind it, where there is room: a start then knows an end from damage.
+        # Followed by a zero if there is room, so that a start can tell the end from damage.
         self._file.write(self._end, (data + END)[: self._size - self._end])
         self._file.sync()
         self.is_open = True

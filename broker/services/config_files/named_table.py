@@ -36,7 +36,7 @@ class NamedTable(Generic[Config]):
         return MappingProxyType(self._table)
 
     def _read(self, sections: Iterable[str]) -> list[dict[Any, Any]]:
-        """These sections of the file; what else it holds is kept."""
+        """These sections of the file; other keys of the file are kept."""
         content = self.file.load() or {}
         self.data_version.load(content.get(VERSION))
         known = (VERSION, *sections)

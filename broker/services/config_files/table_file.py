@@ -1,13 +1,13 @@
 """A table under config/ that may be large: changes go to a journal, the JSON file follows.
 
-A change of an entry is reported by `changed` or `changed_lazily`; an answer that promises the
-change waits for it (`when_saved`). A thread saves: all that is changed by the time it begins is
-saved together, in the journal beside the JSON file (`journal_file`). So what a save costs depends
-on what has changed, not on the size of the table. The JSON file, which other brokers and people
-read, is written `QUIET_S` later, or later still, so that writing it takes 1 / `WHOLE_SHARE` of the
-time at most; and by a stop, which leaves no journal. Its text is made on the loop in slices of
-`table_text.SLICE_S` while the table keeps changing: what changes meanwhile is saved again, in the
-new journal. Those who wait are answered in the turns of the other work that can wait.
+A change of an entry is reported by `changed` or `changed_lazily`; an answer that depends on the
+change waits for it (`when_saved`). A thread saves: all changes up to its start are saved together,
+in the journal beside the JSON file (`journal_file`). So the cost of a save depends on what has
+changed, not on the size of the table. The JSON file, which other brokers and people read, is
+written `QUIET_S` later or more, so that writing it takes 1 / `WHOLE_SHARE` of the time at most;
+and at a stop, which leaves no journal. Its text is made on the loop in slices of
+`table_text.SLICE_S`; changes in between are saved again, in the new journal. Waiting callers are
+answered as deferred work (`Turns`).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class TableFile:
     # --- changes
 
     def changed(self, *paths: Path) -> None:
-        """Save these entries soon, with what else is changed by then."""
+        """Save these entries soon, together with other changes until then."""
         if not self._unsaved:
             self._changed_at = self._clock.monotonic()
         for path in paths:
@@ -170,7 +170,7 @@ class TableFile:
             worker.stop()
 
     def _wait_s(self, pause_s: float) -> float | None:
-        """How long the next round has time; None: nothing is to be done."""
+        """How long the next round can wait; None: there is nothing to do."""
         due_at = None
         if self._unsaved:
             due_at = self._changed_at + (0.0 if self._soon or self._waiting else pause_s)
@@ -181,8 +181,8 @@ class TableFile:
         return None if due_at is None else due_at - self._clock.monotonic()
 
     async def _round(self, worker: Worker) -> None:
-        """Answer those who wait by way of the journal; write the JSON file when its time has come,
-        which saves the changes without waiters, too."""
+        """Save to the journal if somebody waits; write the JSON file when that is due, which saves
+        all changes."""
         is_time = self._clock.monotonic() >= self._whole_at
         if self._journal.is_open and self._unsaved and (self._waiting or not is_time):
             await self._save(worker, self._changes_text, self._append, self._appended)
@@ -234,7 +234,7 @@ class TableFile:
         if self._journal.is_open:
             self._complete(None)
             return
-        self._put_back()  # the whole JSON file is next, for those who wait, too
+        self._put_back()  # the whole JSON file is written next, also for the waiting callers
         if error is not None:
             self._log_failure(error)
 
@@ -250,7 +250,7 @@ class TableFile:
         self._complete(error)
 
     def _complete(self, error: OSError | None) -> None:
-        """On the loop: what was taken is on disk, or this is why it is not."""
+        """On the loop: the save has succeeded, or failed with this error."""
         self._is_written, self._outcome = True, error
 
     def _answer_next(self) -> None:
@@ -258,7 +258,7 @@ class TableFile:
         if self._answering:  # else the save was ended without waiting for a turn
             try:
                 self._answering.popleft()(self._outcome)
-            except Exception:  # the others get their answers all the same
+            except Exception:  # the others still get their answers
                 log.exception("answering after a save failed", path=self.path)
             if not self._answering:
                 self._answered.set()

@@ -1,4 +1,4 @@
-"""What a save of a config table writes: made on the loop, in slices, with others served between."""
+"""The texts that a save of a config table writes: made on the loop, in slices."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A level's queue is in the order of the deliver times; a message that is put to its end again would
 come too late. So the messages at a level's head go to the timer topic, or, when they are due, to
-where they are meant for; the level's progress follows, as if it had delivered them.
+their destination; the level's progress advances as if it had delivered them.
 """
 
 from collections.abc import Iterator
@@ -65,10 +65,10 @@ class ScheduleKeeper:
 
     def _carry_head(self, level: int, start: int, stop: int, may_put: bool) -> Standing:
         if not self._settings.timer_wheel_enable:
-            self.problem = "only a timer can carry a delayed message on, and timerWheelEnable=false"
+            self.problem = "delayed messages can only be kept as timers, but timerWheelEnable=false"
             return Standing.STUCK
         if not may_put:
-            self.problem = "delayed messages fill most of the file: it would not pay"
+            self.problem = "delayed messages fill most of the file: too little would be freed"
             return Standing.STUCK
         made, stop = self._made(level, start, min(stop, start + _AT_ONCE))
         log_start = self._store.max_physical_offset

@@ -1,10 +1,10 @@
-"""When the messages of one delay level are due, whatever was done to the clock.
+"""When the messages of one delay level are due, also if the clock was set.
 
 A level's queue is in the order of acceptance and all its messages wait equally long, so its deliver
 times only grow, unless the clock is set back. Then:
 
-- A message is due no later than any behind it, which was accepted later: no message of a clock
-  that was ahead keeps the others back.
+- A message is due no later than those after it, which were accepted later: a message of a clock
+  that was ahead does not hold up the others.
 - Messages whose store time is in the future keep the clock that accepted them, as
   far as it is known: it is taken to run on from the newest of them. They come when the time of day
   reaches their deliver time or when they have waited their level's time, whichever is first, and
@@ -26,7 +26,7 @@ READ_MAX: Final = 100_000  # entries checked in one go
 
 
 class _OldClock(NamedTuple):
-    """A clock that has been set back since, by which messages were accepted."""
+    """A former clock that accepted messages, before it was set back."""
 
     end: int  # entries before this queue offset, behind those of the clock before, go by it ...
     deliver_from: int  # ... if their deliver times are later than this
@@ -46,7 +46,7 @@ class LevelTimes:
         self._old_clocks: list[_OldClock] = []  # in the order of their entries
 
     def follow(self, queue: "ConsumeQueue", next_offset: int, now_ms: int) -> bool:
-        """Look at entries that have come; False when there are more than fit one go."""
+        """Check new entries; False if there are more than one call may check."""
         if self._seen < next_offset:
             self._seen, self._last_ms = next_offset, 0
         end = queue.max_offset
@@ -92,7 +92,7 @@ class LevelTimes:
         return due_ms
 
     def _due_alone(self, queue_offset: int, deliver_ms: int, now_ms: int) -> int:
-        """The same without regard to those behind it."""
+        """The same, regardless of the messages after it."""
         for clock in self._old_clocks:
             if queue_offset < clock.end:
                 if deliver_ms <= clock.deliver_from:

@@ -2,8 +2,8 @@
 
 A level's queue is in the order of acceptance; its entries carry the deliver times in the place of
 the tags code (`level_times`: what a clock that was set does to them). How far each level has come
-is in config/delayOffset.json, never ahead of what the log has on disk; what was delivered since
-then, a start finds in the log (`origins`).
+is in config/delayOffset.json, never ahead of the flushed log; a start finds later deliveries in the
+log (`origins`).
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class Schedule:
             self._within_queue(level)
 
     def _pass_delivered(self, origins: set[int]) -> None:
-        """Resume behind the last delivered message of each level: none before it is pending."""
+        """Resume after the last delivered message of each level: none before it is pending."""
         passed = 0
         for level, queue_offset in self._places(origins):
             before = self._next.get(level, 0)
@@ -143,7 +143,7 @@ class Schedule:
     # --- one round
 
     def step(self, now_ms: int) -> int | None:
-        """Deliver what is due; returns when to look again, None when nothing is pending."""
+        """Deliver what is due; returns when to run again, None when nothing is pending."""
         due_ms: int | None = None
         for level in self._levels:
             retry_ms = self._retries_ms.get(level, 0)
@@ -254,15 +254,15 @@ class Schedule:
         return list(self._levels)
 
     def due_ms(self, level: int, queue_offset: int, deliver_ms: int, now_ms: int) -> int:
-        """When a message that waits is due, in the time of day of now."""
+        """When a pending message is due, by the present time of day."""
         queue = self._store.queue_table.get(SCHEDULE_TOPIC, level - 1)
         if queue is not None:
             self._levels[level].follow(queue, self._next.get(level, 0), now_ms)
         return self._levels[level].due_ms(queue_offset, deliver_ms, now_ms)
 
     def set_progress(self, level: int, queue_offset: int, log_start: int) -> None:
-        """The messages before this one need no delivery any more; what was put for them stands in
-        the log from `log_start` on."""
+        """The messages before this one need no delivery any more; their copies are in the log from
+        `log_start` on."""
         self._advance(level, queue_offset, log_start)
 
     def progress(self, level: int) -> tuple[int, int]:
@@ -282,7 +282,7 @@ class Schedule:
             self.file.changed_lazily()
 
     def take_back(self, origins: set[int], cut_to: int) -> None:
-        """The log is about to be cut here, and the copies of these records with it: they wait
+        """The log is about to be cut here, with the copies of these records: they become pending
         again. OSError when that cannot be saved."""
         for level, queue_offset in self._places(origins):
             self._next[level] = min(self._next.get(level, 0), queue_offset)

@@ -45,7 +45,7 @@ class Groups(NamedTable[GroupConfig]):
         return config if config is not None else self._create(name)
 
     def is_forbidden(self, group: str, topic: str) -> bool:
-        """Whether an operator took the group's right to read this topic."""
+        """Whether an operator has forbidden the group to read this topic."""
         if not self._forbidden:
             return False
         return bool(self._forbidden.get(group, {}).get(topic, 0) & _FORBIDDEN_READ)
@@ -94,7 +94,7 @@ class Groups(NamedTable[GroupConfig]):
         return config
 
     def put(self, config: GroupConfig) -> None:
-        """Create or replace a group; the name is the caller's to check."""
+        """Create or replace a group; the caller has checked the name."""
         if self._table.get(config.name) == config:
             return
         known = config.name in self._table
@@ -103,7 +103,7 @@ class Groups(NamedTable[GroupConfig]):
         log.info("group changed" if known else "group created", group=config.name)
 
     def delete(self, name: str) -> GroupConfig | None:
-        """Forget a group; its offsets are the caller's to remove."""
+        """Delete a group; the caller removes its offsets."""
         config = self._table.pop(name, None)
         forbidden = self._forbidden.pop(name, None)
         if config is not None or forbidden is not None:
@@ -113,7 +113,7 @@ class Groups(NamedTable[GroupConfig]):
         return config
 
     def set_forbidden(self, group: str, topic: str, forbidden: bool) -> None:
-        """Take or give back a group's right to read a topic."""
+        """Forbid a group to read a topic, or allow it again."""
         topics = self._forbidden.setdefault(group, {})
         bits = topics.get(topic, 0)
         bits = bits | _FORBIDDEN_READ if forbidden else bits & ~_FORBIDDEN_READ
@@ -126,7 +126,7 @@ class Groups(NamedTable[GroupConfig]):
         self._note(group)
 
     def take_over(self, content: Mapping[Any, Any]) -> None:
-        """A slave: have the groups that its master has, and no others."""
+        """On a slave: replace the groups by the master's."""
         version = DataVersion()
         version.load(content.get("dataVersion"))
         table = content.get(_TABLE)

@@ -16,7 +16,7 @@ _TABLE: Final = "configTable"
 
 
 class KvConfig:
-    """Small texts that clients and administrators leave with the name service."""
+    """Small texts that clients and administrators store in the name service."""
 
     def __init__(
         self, path: str, clock: Clock, bytes_max: Callable[[], int], disk: Disk | None = None

@@ -137,7 +137,7 @@ def _decode_plain(body: bytes) -> BodySlices:
         try:
             return (yield from _decode_entries(json_stream.entries(text, _OPENED)))
         except (ValueError, IndexError, RecursionError):
-            pass  # no standard JSON: by the tolerant reader, all at once
+            pass  # not standard JSON: parsed at once, by the tolerant reader
     return (yield from _decode_entries(_entries_of(fastjson.loads(text))))
 
 
@@ -145,7 +145,7 @@ _OPENED: Final = {(_WRAPPER,), (_WRAPPER, _TABLE)}
 
 
 def _entries_of(content: Any) -> Iterator[json_stream.Entry]:
-    """As `json_stream.entries` gives them, of a body that was read whole."""
+    """As `json_stream.entries`, for a body that was parsed at once."""
 
     def walk(path: json_stream.Path, value: Any) -> Iterator[json_stream.Entry]:
         if value and isinstance(value, dict) and (not path or path in _OPENED):

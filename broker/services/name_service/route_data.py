@@ -49,7 +49,7 @@ class BrokerData:
 
 @dataclass(slots=True)
 class Registration:
-    """What a broker says of itself."""
+    """A broker's own description."""
 
     cluster: str
     name: str
@@ -63,12 +63,12 @@ class Registration:
 
     @property
     def epoch(self) -> int:
-        """Of a master, where it says that; RocketMQ 5 calls it the version of its state."""
+        """A master's epoch, if it reports one; RocketMQ 5 calls it the state version."""
         return self.data_version.get("stateVersion", 0)
 
 
 class NewerMaster(ValueError):
-    """A registration is refused: the broker was followed by another master since."""
+    """A registration is refused: another broker of the name has become the master since."""
 
     def __init__(self, name: str, address: str | None, epoch: int, known: int) -> None:
         """`address`: of the later master, None: it is away."""
@@ -105,7 +105,7 @@ class Local:
 
 
 def permission_mask(permission: int) -> int:
-    """What a broker-wide permission leaves of a topic's."""
+    """The bits of a topic's permission that a broker-wide one leaves."""
     return ~((READ | WRITE) & ~permission)
 
 

@@ -1,8 +1,8 @@
 """The name service's table: which broker has which topics, and where it can be dialled.
 
-Brokers that registered with us (ours or Apache's) are kept until they go silent or their connection
-closes. The broker in the same process is not registered: its topics are read as they are at the
-moment of the question, and its address depends on who asks.
+Brokers that registered with us (ours or Apache's) are kept until they are silent for too long or
+their connection closes. The broker in the same process is not registered: its topics are read for
+each request, and its address depends on the client that asks.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,11 +48,11 @@ class Routes:
         self._brokers: dict[str, BrokerData] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}  # topic -> broker name
         self._live: dict[tuple[str, str], _Live] = {}  # (cluster, address)
-        # The greatest epoch of a broker name and who had it, also when that one is gone.
+        # The greatest epoch of each broker name, and the address of its master, even if it is gone.
         self._epochs: dict[str, tuple[int, str]] = {}
         self._write_wiped = False  # of the local broker
 
-    # --- questions
+    # --- lookups
 
     def queues(self, topic: str) -> list[QueueData]:
         """Where the topic is; empty when no broker has it."""
@@ -112,8 +112,8 @@ class Routes:
 
     @property
     def local_is_superseded(self) -> bool:
-        """The broker of this process is a master that takes no more messages, as one of a later
-        epoch has registered: it is not shown any more, not even when that one goes."""
+        """Whether a master of a later epoch has registered, so that the broker of this process
+        accepts no more messages. It is not in routes any more, even after that one has gone."""
         local = self.local
         return (
             local is not None
@@ -122,7 +122,7 @@ class Routes:
         )
 
     def _epoch_seen(self, name: str) -> tuple[int, str]:
-        """Of a master that has registered, and its address."""
+        """The greatest epoch of a registered master, and its address."""
         return self._epochs.get(name, (0, ""))
 
     def _topic_names(self) -> set[str]:
@@ -146,7 +146,7 @@ class Routes:
     # --- registrations
 
     def register(self, new: Registration, connection: object) -> None:
-        """Take over what a broker says; ValueError when it cannot be."""
+        """Apply a registration; ValueError when it is refused."""
         for _ in self.register_slices(new, connection):
             pass
 
@@ -174,7 +174,7 @@ class Routes:
             )
         if new.broker_id == MASTER_ID:
             self._note_epoch(new)
-        if self._forget_old_selves(new):
+        if self._drop_earlier_entry(new):
             before = None
         self._place_broker(new)
         has_changed = new.broker_id == MASTER_ID and (
@@ -194,10 +194,10 @@ class Routes:
                 self._queues.setdefault(topic, {})[new.name] = queue_data(new.name, config)
 
     def _refuse_smaller_epoch(self, new: Registration) -> None:
-        """Of two masters of a name the one that began later is right; NewerMaster for the other.
+        """Of two masters of a name, the one of the later epoch wins; NewerMaster for the other.
 
-        Also while the later one is away: what it has acknowledged, the other one lacks. Who tells
-        no epoch (4.9) has to give way to one that is there only."""
+        Even while the later one is away, because the other lacks what it has acknowledged. A
+        master without an epoch (4.9) is refused only while the other one is registered."""
         known = self.master_of(new.name)
         if known is not None and known.address != new.address and known.epoch > new.epoch:
             self._live.pop((new.cluster, new.address), None)
@@ -220,8 +220,8 @@ class Routes:
         if self.local_is_superseded and self.local is not None and self.local.name == new.name:
             self.local.superseded(new.epoch, new.address)
 
-    def _forget_old_selves(self, new: Registration) -> bool:
-        """Drop the broker's entry from before it was reconfigured; whether it was at this key.
+    def _drop_earlier_entry(self, new: Registration) -> bool:
+        """Drop the broker's entry from before it was reconfigured; True if it was at this key.
 
         An entry that is no longer refreshed would remove the new one's routes when it expires."""
         at_key = False
@@ -245,13 +245,13 @@ class Routes:
         broker.addresses[new.broker_id] = new.address
 
     def forget_topics_not_in(self, name: str, topics: set[str]) -> None:
-        """A broker's registration was complete: what it does not name, it does not have."""
+        """After a complete registration: the broker has only the topics that it named."""
         for topic in [t for t, queues in self._queues.items() if name in queues]:
             if topic not in topics:
                 self._remove_queues(topic, name)
 
-    def heard_of(self, cluster: str, address: str, timeout_ms: int | None = None) -> bool:
-        """A sign of life; False when the broker is not registered."""
+    def note_heartbeat(self, cluster: str, address: str, timeout_ms: int | None = None) -> bool:
+        """Record a heartbeat; False when the broker is not registered."""
         live = self._live.get((cluster, address))
         if live is None:
             return False

@@ -32,9 +32,9 @@ class NameService:
     clock: Clock
     routes: Routes
     kv: KvConfig
-    address_for: Callable[[Peer], str]  # the local broker's, as this client can reach it
-    ha_address_of: Callable[[str], str] = str  # its replication port, beside that address
-    registrations: InOrder = field(default_factory=InOrder)  # of other brokers, and their ends
+    address_for: Callable[[Peer], str]  # the local broker's address for this client
+    ha_address_of: Callable[[str], str] = str  # its replication address, given that one
+    registrations: InOrder = field(default_factory=InOrder)  # and removals of other brokers
 
     async def watch(self) -> None:
         """Drop brokers that went silent; ends by cancellation."""

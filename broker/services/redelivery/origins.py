@@ -1,10 +1,10 @@
 """Which delayed messages were delivered, by the delivered copies in the log.
 
-The progress of delay levels and timers is saved now and then; a crash comes in between. So every
-copy that they put says of which record it was made: the complement of that record's physical offset
-stands in its field "prepared transaction offset", which is else 0, or that of the half message in a
-committed one, and never below zero. Saved with the progress is a mark: a place in the log before
-which every copy is counted in it. A start reads the log from there, and knows the others.
+The progress of delay levels and timers is saved only now and then, and a crash may come in between.
+So every delivered copy names its original record: the field "prepared transaction offset" holds the
+complement of that record's physical offset. Otherwise the field is 0, or the offset of the half
+message in a committed one, and never negative. Saved with the progress is a mark: all copies before
+that place in the log are counted. A start reads the log from there to find the others.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _FIELDS: Final = {
 
 
 def origin_field(physical_offset: int) -> int:
-    """What the copy of the record at this offset carries."""
+    """The field's value in a copy of the record at this offset."""
     return ~physical_offset
 
 
@@ -52,7 +52,7 @@ def origin_of(record: memoryview) -> int | None:
 
 
 def origins_since(store: "MessageStore", mark: int | None) -> set[int]:
-    """The physical offsets of the records whose copies stand in the log from `mark` on.
+    """The physical offsets of the records whose copies are in the log from `mark` on.
 
     None: no mark was saved. Then the log is new, or a Java broker's, whose copies have no origin:
     it is read if it is short."""
@@ -69,7 +69,7 @@ def origins_since(store: "MessageStore", mark: int | None) -> set[int]:
 
 
 def _readable(file: MappedFile, position: int, end: int) -> Iterator[tuple[int, int]]:
-    """A range without what its device cannot read; each part begins with a record."""
+    """A range without its unreadable sectors, in parts that begin with a record."""
     while (bad := file.file.first_unreadable(position, end)) is not None:
         log.error(
             "the log cannot be read on a bad sector: what was delivered before may be delivered "

@@ -22,12 +22,12 @@ log = structlog.get_logger("aerobee.services")
 QUEUE_ID_MAX: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 4 << 20  # put at once, before the event loop runs again
 CountPut = Callable[[str, int, int], None]  # topic, messages, bytes: for the broker's figures
-# What no later try will mend.
+# Refusals that a later try would get again.
 HOPELESS: Final = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
 
 
 def not_counted(_topic: str, _messages: int, _size: int) -> None:
-    """For a service that works alone, without a broker."""
+    """The default for a service that runs without a broker."""
 
 
 def message_at(
@@ -47,8 +47,8 @@ def message_at(
 def sound_messages(
     store: "MessageStore", topic: str, queue_id: int, queue_offsets: range
 ) -> Iterator[StoredMessage]:
-    """Each message by its own queue entry, for when a read cannot be taken apart; one that is
-    damaged is left out, and said."""
+    """Each message by its own queue entry, if a read as a whole cannot be decoded; a damaged one is
+    left out, which is logged."""
     for queue_offset in queue_offsets:
         entry = store.queue_entry(topic, queue_id, queue_offset)
         message = message_at(store, entry[0], entry[1]) if entry else None
@@ -89,8 +89,8 @@ def own_properties(stored: StoredMessage) -> str:
     return props.remove(text, props.CRC32) if props.CRC32 in text else text
 
 
-def again(stored: StoredMessage, topic: str, queue_id: int, properties: str) -> Message:
-    """A stored message to be put to another place, with its birth and its count of retries."""
+def copy_for(stored: StoredMessage, topic: str, queue_id: int, properties: str) -> Message:
+    """A stored message for another topic and queue, with its birth time, host and retries."""
     return Message(
         topic,
         queue_id,
@@ -117,7 +117,7 @@ def real_place(stored: StoredMessage) -> tuple[str, int] | None:
 
 
 def delivered(stored: StoredMessage) -> Message | None:
-    """The message on its way to where it is meant for; None, said in the log, when unusable."""
+    """The message for its real destination; None, which is logged, if it is unusable."""
     place = real_place(stored)
     if place is None or place[0] in names.NO_SENDING_TOPICS:
         log.error(
@@ -128,7 +128,7 @@ def delivered(stored: StoredMessage) -> Message | None:
             real_topic=stored.property(props.REAL_TOPIC),
         )
         return None
-    message = again(stored, *place, own_properties(stored))
+    message = copy_for(stored, *place, own_properties(stored))
     message.prepared_transaction_offset = origin_field(stored.physical_offset)
     return message
 

@@ -31,14 +31,14 @@ class _Fired(NamedTuple):
     """A timer that is due."""
 
     place: Place
-    counts: bool  # it was counted as pending
+    counts: bool  # whether it was counted as pending
     message: StoredMessage | None
-    made: Message | None  # what is put; None: recalled, or unusable
+    made: Message | None  # the message to put; None: recalled, or unusable
     unread: tuple[Unit, OSError] | None = None  # its message cannot be read from disk
 
 
 class TimerDelivery:
-    """Puts what is due; skips what was put before the start."""
+    """Puts due messages; skips those that were put before the start."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class TimerDelivery:
         if unit is None:
             return _Fired(place, True, None, None)
         try:
-            if slot.unread is not None:  # it may be recalled by the recall that cannot be read
+            if slot.unread is not None:  # the recall that cannot be read may be for this timer
                 raise slot.unread
             message = message_of(self._store, unit)
         except OSError as error:

@@ -84,7 +84,7 @@ class Enqueue:
         self.noted: set[int] = set()  # records with units that are going to be read again
         self.skip_before_ms = 0  # timers due before this were delivered long ago
         self._superseded: set[int] = set()  # records of a rebuild whose timers have rolled or fired
-        self._stand_ins: set[int] = set()  # copies in a rebuild whose originals are gone
+        self._stand_ins: set[int] = set()  # copies in a rebuild, whose originals are gone
 
     def start_at(self, queue_offset: int, log_end: int, pending: int) -> None:
         """Read from here on; `log_end`: the queue is complete once dispatched up to there."""
@@ -117,7 +117,7 @@ class Enqueue:
         self._superseded |= over
 
     def _all_records(self) -> Iterator[memoryview]:
-        """What the store still has of the timer topic, before the place to read from, too."""
+        """All records of the timer topic that the store still has, also those already read."""
         queue_offset, end = 0, self._store.max_offset(TIMER_TOPIC, 0)
         while queue_offset < end:
             found = self._read_queue(queue_offset)
@@ -147,7 +147,7 @@ class Enqueue:
         end = self._store.max_offset(TIMER_TOPIC, 0)
         if self.queue_offset <= end:
             return self.queue_offset < end
-        # Past the end: that is right only while the queue is not complete yet.
+        # Past the end, which is normal only while the queue is incomplete.
         return self._store.dispatched_offset >= self._complete_at
 
     def step(self, now_ms: int, live: Mapping[int, TimerSlot], read_second: int) -> bool:
@@ -230,7 +230,7 @@ class Enqueue:
             return list(self._not_noted(range(queue_offset, found.next_offset)))
 
     def _not_noted(self, queue_offsets: range) -> Iterator[memoryview]:
-        """Skip the records that have units: the bad sector may be in one of them."""
+        """Skip the records that already have units: the bad sector may be in one of them."""
         for queue_offset in queue_offsets:
             entry = self._store.queue_entry(TIMER_TOPIC, 0, queue_offset)
             if entry is None or entry[0] in self.noted:

@@ -94,7 +94,7 @@ class FarTimers:
 
     @property
     def waits(self) -> bool:
-        """Whether there are any."""
+        """Whether there are far timers."""
         return bool(self._wheel.far_seconds)
 
     def due_ms(self, now_ms: int) -> int:
@@ -112,8 +112,8 @@ class FarTimers:
         return {} if self._slot is None else {self._slot.second: self._slot}
 
     def give_up(self, second: int) -> TimerSlot | None:
-        """The rest of a second that the present clock has reached before the old one was done with
-        it; None: it is not in memory."""
+        """The remaining timers of a second that the present clock has reached before the old one
+        has finished it; None: it is not in memory."""
         slot = self._slot
         if slot is None or slot.second != second:
             return None

@@ -158,13 +158,13 @@ class Timers:
     def page(
         self, cursor: str, count: int, topic: str | None = None
     ) -> tuple[list[TimerEntry], str]:
-        """A page of the timers that wait, of one topic or of all, and the next page's cursor."""
+        """A page of the pending timers, of one topic or of all, and the next page's cursor."""
         start = parse_cursor(cursor) if cursor else (self._second, self._delivery.last)
         return list_timers(self._store, self.log, self.wheel, start, count, topic)
 
     @property
     def _second(self) -> int:
-        """The current second, or the next one to look for."""
+        """The running second, or the next one to read."""
         return self._read_second if self._slot is None else self._slot.second
 
     def _roll_window_ms(self) -> int:
@@ -252,7 +252,7 @@ class Timers:
         await cancelled(self._tasks)
 
     def _is_half_fired(self) -> bool:
-        """Whether a part of the second that runs has fired: a Java broker knows whole ones only."""
+        """Whether the running second has fired in part: Java brokers know only whole seconds."""
         slot = self._slot
         if slot is None or not slot.waiting or self._delivery.last[0] <= slot.second * 1000:
             return False
@@ -274,7 +274,7 @@ class Timers:
         self.wheel.sync()
 
     def close(self) -> None:
-        """Leave the files as they are."""
+        """Close the files without writing."""
         self.log.close()
         self.wheel.close()
         self.checkpoints.close()
@@ -282,7 +282,7 @@ class Timers:
     # --- one round
 
     def step(self, now_ms: int) -> int | None:
-        """Set new timers, fire those that are due; returns when to look again, None: no timer."""
+        """Set new timers, fire due ones; returns when to run again, None: no timer."""
         if now_ms // 1000 < self._second or now_ms < self._delivery.last[0]:
             self._follow_clock_back(now_ms)
         self._seen = (now_ms, self._clock.monotonic())
@@ -312,7 +312,7 @@ class Timers:
         return far_ms if due_ms is None else min(due_ms, far_ms)
 
     def _follow_clock_back(self, now_ms: int) -> None:
-        """Seconds that were done run again; timers set from now on fire in them."""
+        """Seconds that were finished run again, for timers that are set from now on."""
         log.warning("the clock was set back: timers follow it", second=self._second, now_ms=now_ms)
         self._passed.ranges.append(Passed(0, self._second, self.log.end))
         if self._slot is not None:
@@ -327,7 +327,7 @@ class Timers:
         self.checkpoints.dirty.set()
 
     def _fire(self, now_ms: int) -> int | None:
-        """Fire what is due of one second: after a long stop there may be very many of them."""
+        """Fire the due timers of one second; after a long stop there may be very many seconds."""
         if self._slot is None:
             self._drop_files()
             now_s = now_ms // 1000
@@ -353,8 +353,8 @@ class Timers:
         return now_ms  # for the next second
 
     def _drop_files(self) -> None:
-        """Remove files of the timer log that are over; what has fired since the checkpoint may not
-        be on disk."""
+        """Remove files of the timer log that are not needed any more, even after a crash: what has
+        fired since the checkpoint may not be on disk."""
         on_disk = min(self._read_second, self.checkpoints.point.read_ms // 1000)
         self.log.drop_before(self._store.min_physical_offset, on_disk)
 
@@ -387,7 +387,7 @@ class Timers:
         if self._enqueue.log_start is not None:
             starts.append(self._enqueue.log_start)
         over = self._second > self._loaded_second and self._enqueue.has_read(self._loaded_end)
-        if self._delivery.known and not over:  # another start must find them, too
+        if self._delivery.known and not over:  # the next start must find them as well
             starts.append(self._delivery.known_from)
         return Reached(
             end,

@@ -114,7 +114,7 @@ class TimerKeeper:
         self._journal.remove()
 
     def sync(self) -> None:
-        """Write what is due, before the timer log is synced; from any thread."""
+        """Write the journal if it is due, before the timer log is synced; from any thread."""
         if self._journal_due:
             try:
                 self._journal.write(self._moves)
@@ -147,7 +147,7 @@ class TimerKeeper:
             self._scan()
             return Standing.BUSY
         if not may_put:
-            self.problem = "timers fill most of the file: it would not pay"
+            self.problem = "timers fill most of the file: too little would be freed"
             return Standing.STUCK
         return self._put_some()
 
@@ -201,8 +201,8 @@ class TimerKeeper:
         return Standing.BUSY
 
     def _is_firing(self, unit: Unit) -> bool:
-        """Whether its second is running: then it is skipped, and the file waits. If it were changed
-        to a copy after it has fired, a start could not see that it has."""
+        """Whether its second is running: then the unit is skipped, and the file is kept for now. If
+        it were changed to a copy after it has fired, a start could not tell that it has."""
         firing = unit.slot_ms // 1000 <= self._first_second()
         self._firing = self._firing or firing
         return firing

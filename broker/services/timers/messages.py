@@ -38,7 +38,7 @@ def deliver_time(properties: str) -> int | None:
     deliver_ms = _number(props.get(properties, props.TIMER_DELIVER_MS))
     if deliver_ms is not None and out_ms < deliver_ms <= out_ms + PRECISION_MAX_MS:
         return deliver_ms
-    # From a Java broker, with a delay: it has only the second, whose end is never too early.
+    # From a Java broker, with a delay: only the second is known, and its end is never too early.
     return out_ms + APACHE_PRECISION_MS
 
 
@@ -157,7 +157,7 @@ def rolled(message: StoredMessage) -> Message:
     text = _not_carried(put_again.own_properties(message))
     times = _number(props.get(text, props.TIMER_ROLL_TIMES)) or 0
     text = _with_note(text, props.TIMER_ROLL_TIMES, times + 1)
-    made = put_again.again(message, TIMER_TOPIC, 0, text)
+    made = put_again.copy_for(message, TIMER_TOPIC, 0, text)
     made.prepared_transaction_offset = origin_field(message.physical_offset)
     return made
 
@@ -172,7 +172,7 @@ def as_timer(message: StoredMessage, deliver_ms: int, tick_ms: int) -> Message:
     text = props.put(text, props.TIMER_DELIVER_MS, str(deliver_ms))
     # As upstream writes it: the tick before the one at which it is due.
     text = props.put(text, props.TIMER_OUT_MS, str((deliver_ms - 1) // tick_ms * tick_ms))
-    made = put_again.again(message, TIMER_TOPIC, 0, text)
+    made = put_again.copy_for(message, TIMER_TOPIC, 0, text)
     made.prepared_transaction_offset = origin_field(message.physical_offset)
     return made
 
@@ -182,7 +182,7 @@ def carried(message: StoredMessage) -> Message:
     is not a timer by itself: an existing unit is going to point to it."""
     text = put_again.own_properties(message)
     text = props.put(text, props.TIMER_CARRIED_FROM, str(message.physical_offset))
-    return put_again.again(message, TIMER_TOPIC, 0, text)
+    return put_again.copy_for(message, TIMER_TOPIC, 0, text)
 
 
 def carried_from(properties: str) -> int | None:

@@ -25,7 +25,7 @@ class Passed(NamedTuple):
 
 
 class PassedSeconds:
-    """The ranges that are done although the running second is not past them."""
+    """The finished ranges that are not before the running second."""
 
     def __init__(self) -> None:
         self.ranges: list[Passed] = []

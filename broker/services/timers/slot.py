@@ -19,14 +19,14 @@ FIRST_PLACE: Final[Place] = (0, -1)
 
 
 class TimerSlot:
-    """The pending units of one second. `add` is for those set while it runs."""
+    """The pending units of one second. `add` is for timers that are set while it runs."""
 
     def __init__(self, second: int) -> None:
         self.second = second
         self.recalled: set[str] = set()  # "topic+unique key"
         self.recalls: list[int] = []  # positions of the recall units
         self.unread: OSError | None = None  # the error if a recall cannot be read
-        self.has_fired = False  # in part, before the start
+        self.has_fired = False  # partly, before the start
         self.log_start = 0  # its copies are in the store's log from this offset on
         self._deliver = array("q")
         self._position = array("q")

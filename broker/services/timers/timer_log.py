@@ -89,7 +89,7 @@ def _sums(words: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _are_whole(units: Units) -> NDArray[np.bool_]:
-    """Which units match their sums, or have none."""
+    """Which units match their checksums, or have none."""
     words = units.view(">u2").reshape(-1, UNIT_SIZE // 2).astype(np.int64)
     sums = words[:, _SUM_WORD]
     whole: NDArray[np.bool_] = (sums == 0) | (sums == _sums(words))
@@ -97,7 +97,7 @@ def _are_whole(units: Units) -> NDArray[np.bool_]:
 
 
 def _sound(each: NDArray[np.bool_]) -> int:
-    """How many of them are true, before the first that is not."""
+    """How many are true, before the first that is not."""
     return len(each) if each.all() else int(np.argmin(each))
 
 
@@ -139,8 +139,8 @@ class TimerLog:
         starts = sorted(start for name in names if (start := parse_offset_name(name)) is not None)
         self._names_unsynced = bool(names)  # a killed process may have made or removed them
         if not all(self._is_ours(start, is_last=start == starts[-1]) for start in starts):
-            # Without one of them the others prove nothing: all timers are read from the store
-            # again. The first goes last: what a kill leaves of them begins where they began.
+            # One file is of another size, so all timers are read from the store again. The first
+            # file is removed last, so that after a kill the rest begins at the same offset.
             for start in reversed(starts):
                 self._disk.unlink(self._path(start))
             starts = []

@@ -50,7 +50,7 @@ class Topics(NamedTable[TopicConfig]):
         return self._table.get(name)
 
     def is_durable(self, name: str) -> bool:
-        """Whether the topic outlives a crash. A change of one that does may still be unsaved."""
+        """Whether the topic survives a crash; later changes of it may still be unsaved."""
         return name not in self._new or self.file.holds((_TABLE, name))
 
     def when_durable(self, name: str, then: Saved) -> None:
@@ -59,7 +59,7 @@ class Topics(NamedTable[TopicConfig]):
 
     @property
     def are_durable(self) -> bool:
-        """Whether all topics outlive a crash."""
+        """Whether all topics survive a crash."""
         return not self._new or self.file.is_saved
 
     def is_system(self, name: str) -> bool:
@@ -67,7 +67,7 @@ class Topics(NamedTable[TopicConfig]):
         return name in self._system or name.startswith(names.SYSTEM_TOPIC_PREFIX)
 
     def system_topics(self) -> list[str]:
-        """Those that there are, and those that there could be."""
+        """The system topics that exist, and those that may come to exist."""
         present = {name for name in self._table if self.is_system(name)}
         return sorted(present | self._system)
 
@@ -100,7 +100,7 @@ class Topics(NamedTable[TopicConfig]):
             self.next_version(*((_TABLE, topic.name) for topic in added))
 
     def _wanted_template(self) -> TopicConfig | None:
-        """The template as it is while sends may create topics, or may not: without INHERIT."""
+        """The template, without INHERIT if sends may not create topics."""
         name, count = names.TEMPLATE_TOPIC, self._settings.default_topic_queue_nums
         template = self._table.get(name)
         if self._settings.auto_create_topic_enable:
@@ -109,7 +109,7 @@ class Topics(NamedTable[TopicConfig]):
         return replace(template, perm=template.perm & ~INHERIT) if template else None
 
     def follow_settings(self) -> None:
-        """Settings have changed: sends may create topics now, or may not any more."""
+        """Apply changed settings: whether sends may create topics."""
         template = self._wanted_template()
         if template is not None:
             self.put(template)
@@ -117,7 +117,7 @@ class Topics(NamedTable[TopicConfig]):
     # --- changing
 
     def put(self, config: TopicConfig) -> None:
-        """Create or replace a topic; the name is the caller's to check."""
+        """Create or replace a topic; the caller has checked the name."""
         if self._table.get(config.name) == config:
             return
         known = config.name in self._table
@@ -135,7 +135,7 @@ class Topics(NamedTable[TopicConfig]):
         )
 
     def delete(self, name: str) -> TopicConfig | None:
-        """Forget a topic; its messages and offsets are the caller's to remove."""
+        """Delete a topic; the caller removes its messages and offsets."""
         config = self._table.pop(name, None)
         if config is not None:
             self._changed(name, (_TABLE, name))
@@ -243,7 +243,7 @@ class Topics(NamedTable[TopicConfig]):
                 self.put(replace(config, order=False))
 
     def take_over(self, content: Mapping[Any, Any]) -> list[str]:
-        """A slave: have the topics that its master has, and no others; those that are gone."""
+        """On a slave: replace the topics by the master's; returns the removed names."""
         version = DataVersion()
         version.load(content.get("dataVersion"))
         table = content.get(_TABLE)

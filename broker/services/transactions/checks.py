@@ -83,7 +83,7 @@ class TransactionChecks:
         transactions.commit_progress()
 
     def _try(self, root: int, half: StoredMessage, now_ms: int) -> None:
-        """One that fails does not keep the others from their turn, nor the progress."""
+        """Check one; a failure must not stop the others, or the progress."""
         try:
             self._look_at(root, half, now_ms)
         except Exception as error:
@@ -99,7 +99,7 @@ class TransactionChecks:
         immunity_s = _number(half, props.CHECK_IMMUNITY_TIME)
         immunity_ms = settings.transaction_time_out if immunity_s is None else immunity_s * 1000
         if 0 <= age_ms <= immunity_ms:
-            self._bring_up(root, half, checks)
+            self._copy_forward(root, half, checks)
             return
         group = half.property(props.PGROUP) or ""
         producer = self._clients.producer_channel(group)
@@ -107,17 +107,17 @@ class TransactionChecks:
             if group not in self._unreachable:
                 self._unreachable.add(group)
                 log.warning("no producer is online to check a transaction", producer_group=group)
-            self._bring_up(root, half, checks)
+            self._copy_forward(root, half, checks)
             return
         self._unreachable.discard(group)
         copied = self._transactions.copy(root, half, checks + 1)
         if copied is not None:
             producer.send_oneway(check_request(half, copied, settings.broker_name))
 
-    def _bring_up(self, root: int, half: StoredMessage, checks: int) -> None:
-        """Copy one that is not checked now, if many ended after it: they would have to be
-        remembered, and read again at a start, for its sake alone. If more are open than have
-        ended, it is cheaper to remember."""
+    def _copy_forward(self, root: int, half: StoredMessage, checks: int) -> None:
+        """Copy an open half message that is not checked now if many after it have ended: those
+        would have to be kept in memory, and read again at a start, because of this one. If more
+        are open than have ended, keeping them is cheaper."""
         ended = self._transactions.ended_after(half)
         if ended > max(BEHIND_MAX, self._transactions.open_count):
             self._transactions.copy(root, half, checks)
@@ -129,7 +129,7 @@ def check_request(half: StoredMessage, copied: PutResult, broker_name: str) -> C
     unique_key = half.property(props.UNIQ_KEY) or ""
     text = put_again.own_properties(half)
     body = encode_record(
-        put_again.again(half, topic, queue_id, text),
+        put_again.copy_for(half, topic, queue_id, text),
         copied.queue_offset,
         copied.physical_offset,
         copied.store_timestamp,

@@ -37,7 +37,7 @@ class TransactionKeeper:
         if not found:
             return Standing.CLEAR
         if not may_put:
-            self.problem = "half messages fill most of the file: it would not pay"
+            self.problem = "half messages fill most of the file: too little would be freed"
             return Standing.STUCK
         size = 0
         for root, queue_offset in found:

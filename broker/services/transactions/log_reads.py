@@ -41,8 +41,8 @@ def queue_messages(store: "MessageStore", topic: str, queue_offset: int) -> Iter
 
 
 def half_of_last_commit(store: "MessageStore", log_end: int) -> StoredMessage | None:
-    """The half message of the committed message that was last in the log at the start, which ended
-    at `log_end`; None when another kind was last. The padding of a full file may follow it."""
+    """The half message of the last record in the log at the start, which ended at `log_end`, if
+    that is a committed message; else None. The padding of a full file may follow it."""
     entries = (
         _last_entry(store, topic, queue_id, log_end)
         for topic, queue_ids in store.queues().items()

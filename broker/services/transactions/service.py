@@ -58,13 +58,13 @@ class EndRequest(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    log_end: int  # what it rests on is on disk once the log is, up to here
+    log_end: int  # valid once the log is on disk up to here
     half: int
     op: int
 
 
 class Transactions:
-    """Half messages and their fates."""
+    """Half messages, and which of them are open."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Transactions:
     def _put_both(
         self, message: Message, op: Message, put: Put | None = None
     ) -> tuple[PutResult, PutResult]:
-        """A message, and the op that ends its half; without the message, no op either."""
+        """Put a message, then the op that ends its half; no op if the message was not stored."""
         put = put or self._store.put_accepted
         first = put([message])[0]
         return first, put([op])[0] if first.ok else first
@@ -173,7 +173,7 @@ class Transactions:
         return half
 
     def _carried_half(self, request: EndRequest) -> StoredMessage | None:
-        """The newest copy of a half message that the producer knows by a place that is gone."""
+        """The newest copy of a half message whose offset, as the producer knows it, is gone."""
         root = self._left.get(request.queue_offset, request.queue_offset)
         newest = self._open.get(root)
         half = None if newest is None else self.half_at(root, newest)
@@ -187,7 +187,7 @@ class Transactions:
                 ResponseCode.SYSTEM_ERROR,
                 f"half message {half.message_id} does not say which topic it is for",
             )
-        message = put_again.again(half, *place, put_again.own_properties(half))
+        message = put_again.copy_for(half, *place, put_again.own_properties(half))
         message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
         message.prepared_transaction_offset = half.physical_offset
         return self._hooks.schedule(message)
@@ -227,13 +227,13 @@ class Transactions:
             self._done.update(ended)
             self._ops.append((op.queue_offset, max(ended, default=-1)))
         self.read_halves()
-        self._mend_last_end()
+        self._write_missing_op()
         if self._open:
             log.info("open transactions were found", count=len(self._open))
         return True
 
-    def _mend_last_end(self) -> None:
-        """A crash between a committed message and its op: write the op now."""
+    def _write_missing_op(self) -> None:
+        """If a crash came between a committed message and its op, write the op now."""
         half = half_of_last_commit(self._store, self._prepared_at)
         newest = self._open.get(root_of(half)) if half is not None else None
         if half is not None and newest is not None:
@@ -245,7 +245,7 @@ class Transactions:
         return min(max(self._offsets.query(TRANSACTION_GROUP, topic, QUEUE_ID), least), most)
 
     def read_halves(self) -> None:
-        """Take in the half messages that came since the last time."""
+        """Read the half messages that were stored since the last time."""
         for half in queue_messages(self._store, TRANSACTION_HALF_TOPIC, self._read):
             self._read = half.queue_offset + 1
             root = root_of(half)
@@ -300,7 +300,7 @@ class Transactions:
         """Append the half message again, with its count of checks; None when that failed."""
         text = props.put(put_again.own_properties(half), props.TRANSACTION_CHECK_TIMES, str(checks))
         text = props.put(text, props.TRAN_PREPARED_QUEUE_OFFSET, str(root))
-        message = put_again.again(half, TRANSACTION_HALF_TOPIC, QUEUE_ID, text)
+        message = put_again.copy_for(half, TRANSACTION_HALF_TOPIC, QUEUE_ID, text)
         copied, op = self._put_both(message, op_message(half.queue_offset, half), put)
         if not copied.ok:
             self._warn("a half message cannot be stored again now", copied)
@@ -312,7 +312,7 @@ class Transactions:
     def give_up(self, root: int, half: StoredMessage) -> None:
         """Move a half message to the topic of those that were never ended."""
         topic = self._topics.create_system(TRANSACTION_GIVEN_UP_TOPIC, 1)
-        message = put_again.again(half, topic.name, 0, put_again.own_properties(half))
+        message = put_again.copy_for(half, topic.name, 0, put_again.own_properties(half))
         moved, op = self._put_both(message, op_message(half.queue_offset, half))
         if not moved.ok:
             self._warn("a half message cannot be given up now", moved)
@@ -337,13 +337,13 @@ class Transactions:
             )
         text = props.put(put_again.own_properties(half), props.TRANSACTION_CHECK_TIMES, "0")
         text = props.remove(text, props.TRAN_PREPARED_QUEUE_OFFSET)
-        message = put_again.again(half, TRANSACTION_HALF_TOPIC, QUEUE_ID, text)
+        message = put_again.copy_for(half, TRANSACTION_HALF_TOPIC, QUEUE_ID, text)
         return self._store.put_accepted([message])[0]
 
     # --- progress
 
     def write_due_ops(self) -> None:
-        """Note the ends that could not be noted at their time."""
+        """Write the ops that could not be written before."""
         due, self._op_due = self._op_due, []
         for queue_offset in due:
             entry = self._store.queue_entry(TRANSACTION_HALF_TOPIC, QUEUE_ID, queue_offset)

@@ -123,7 +123,7 @@ class History:
         self._put(_REMOVED, str(start), row)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These topic@group have lost their offsets: what was noted is of another time."""
+        """Forget the notes of these topic@group, whose offsets were removed."""
         wanted = set(keys)
         for table in (_QUEUES, _RESETS):
             rows = self._tables[table]
@@ -133,7 +133,7 @@ class History:
             self._drop(_SUBSCRIPTIONS, key)
 
     def _note_all(self) -> Iterator[None]:
-        """Write down how far those have come that moved since the last time, one by one."""
+        """Note the progress of the groups that have moved since the last time, one by one."""
         now_ms = self._clock.now_ms()
         moved, self._moved = self._moved, set()
         for key in moved:
@@ -165,7 +165,7 @@ class History:
         for _ in self._note_all():
             pass
 
-    # --- telling
+    # --- reading
 
     def subscriptions(self, key: str) -> list[Row]:
         """Changes of a group's subscription to a topic, in their order."""
@@ -213,7 +213,7 @@ class History:
             if not row["left"]:  # the broker ended before its members left
                 self._put(_GROUPS, group, {"left": now_ms, "by": ""})
 
-    def bring_back(self, queue_end: Callable[[str, int], int]) -> None:
+    def reset_past_end(self, queue_end: Callable[[str, int], int]) -> None:
         """Forget what was noted of offsets past the ends of their queues: a log that lost its end,
         by a power failure or to follow a master, gives them to other messages."""
 

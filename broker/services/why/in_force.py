@@ -1,5 +1,5 @@
-"""Which subscription decided about a message: the one that was in force when the group came to it,
-not the one of today."""
+"""Which subscription selected a message or not: the one in force when the group reached it, not the
+present one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,7 +16,7 @@ _NEVER: Final = 1 << 62
 def filter_of(
     changes: Sequence[Change], queue_id: int, queue_offset: int, properties: Mapping[str, str]
 ) -> Filter | None:
-    """What the group selected at this place; None when nothing is remembered of it.
+    """The filter of the group at this offset; None when it is not remembered.
 
     A change notes how far the group had committed and pulled: what it had not pulled by then was
     decided by the new subscription, what it had committed by the one before. Between the two,
@@ -38,7 +38,7 @@ def filter_of(
 
 
 def _offsets(change: Change, queue_id: int) -> tuple[int, int]:
-    """How far the group had committed and pulled: in a queue that is not named, not at all."""
+    """How far the group had committed and pulled; 0 in a queue that is not named."""
     committed, pulled = (change.get("offsets") or {}).get(str(queue_id), (0, 0))
     return max(0, committed), max(0, committed, pulled)
 

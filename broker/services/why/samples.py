@@ -10,8 +10,8 @@ PAIRS_MAX: Final = 16
 
 
 def thinned(samples: list[int]) -> list[int]:
-    """At most PAIRS_MAX pairs. The one goes whose going widens a gap least for its age; never the
-    first, which is the state before all others, nor the last two."""
+    """At most PAIRS_MAX pairs. Drops the pair that leaves the smallest gap for its age; never the
+    first one, which is the state before all others, nor the last two."""
     while len(samples) > 2 * PAIRS_MAX:
         now = samples[-2]
         inner = range(2, len(samples) - 4, 2)

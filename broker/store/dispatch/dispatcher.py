@@ -1,8 +1,8 @@
 """The dispatcher: writes the queue entries and index keys of records, and notifies listeners.
 
 Records come as facts of an append, as facts read from the log, or as a block of the log in columns.
-`dispatched_offset` is its progress; a record below it is ignored. After an OSError the caller hands
-over again what was not dispatched.
+`dispatched_offset` is its progress; a record below it is ignored. After an OSError the caller
+passes again what was not dispatched.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ QueueOf = Callable[[bytes, int], ConsumeQueue | None]
 # Arguments: view of a log file, its start offset, first and last position, most records.
 ReadFacts = Callable[[memoryview, int, int, int, int, QueueOf], Facts]
 
-BLOCK_MIN: Final = 256  # from here on columns cost half of the loop over records
+BLOCK_MIN: Final = 256  # from this number on, columns cost half of a loop over records
 OPENED_MAX: Final = 2  # queues that get a new file or blocks per step: about 0.3 ms each
 CHUNK_RECORDS: Final = 1024
 
@@ -141,7 +141,7 @@ class RecordDispatcher:
         return True
 
     def _note_time(self) -> None:
-        """Keep store timestamps monotonic: the next one is not older than the log's last."""
+        """Keep store timestamps monotonic: the next one must not be older than the log's last."""
         self._log.last_store_timestamp = max(
             self._log.last_store_timestamp, self.dispatched_timestamp
         )

@@ -160,7 +160,7 @@ class LogFlush:
         path = job.files[-1].path
         self._fence(
             f"{path} could not be synced to disk ({job.error}): what was sent last may be lost, "
-            f"so nothing more is taken; repair the disk, then restart the broker"
+            f"so puts are refused; repair the disk, then restart the broker"
         )
         self.waiters.fail()
 

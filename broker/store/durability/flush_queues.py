@@ -32,8 +32,8 @@ from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.refusals import Cause
 from aerobee.protocol.files.checkpoint import StoreCheckpoint
 
-# Of log after which the queues are flushed whole: after a kill, a start reads so much again. Each
-# queue is a file to be synced, so thousands of them wait for more, about what they cost to sync.
+# Bytes of log after which all queues are flushed: after a kill, a start reads that much again. Each
+# queue is a file to sync, so more queues allow more log, in proportion to the cost of the syncs.
 CHECKPOINT_BYTES: Final = 128 * 1024 * 1024
 CHECKPOINT_BYTES_PER_QUEUE: Final = 64 * 1024
 REBUILD_RETRY_S: Final = 5.0
@@ -91,7 +91,7 @@ class QueueFlush:
         self._checkpoint = checkpoint
         self._rebuild = rebuild
         self.failed = False
-        self.deferred = False  # the last flush found no room, and is repeated in the next round
+        self.deferred = False  # the last flush found no space, and is repeated in the next round
         self.lost = False  # entries may have been dropped: rebuild them from the log
         self._last_thorough = base.clock.monotonic()
         self._claimed: StoreCheckpoint | None = None  # for the next thorough round
@@ -222,7 +222,7 @@ class QueueFlush:
         else:
             self.failed = True
             self._fence(
-                f"{job.path} could not be synced to disk ({error}): nothing more is taken; mend "
+                f"{job.path} could not be synced to disk ({error}): puts are refused; repair "
                 f"the disk, then restart the broker"
             )
 
@@ -308,12 +308,12 @@ class QueueFlush:
         waited_ms = (now - self._last_thorough) * 1000
         grown = self._dispatcher.dispatched_offset - self._checkpoint.value.dispatched_offset
         interval = self._settings.flush_consume_queue_thorough_interval
-        if self.deferred or waited_ms >= interval or self._is_much(grown):
+        if self.deferred or waited_ms >= interval or self._is_worth_a_flush(grown):
             self._last_thorough = now
             return True
         return False
 
-    def _is_much(self, grown: int) -> bool:
+    def _is_worth_a_flush(self, grown: int) -> bool:
         """Whether so many bytes of log without a checkpoint are worth a flush of all queues."""
         if grown < CHECKPOINT_BYTES:
             return False

@@ -36,7 +36,7 @@ class GroupCommit(Generic[Job]):
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: end
         self._is_idle = False
         self._finished: deque[Job] = deque()
-        self._is_looking = False  # the loop will check `_finished` before it sleeps
+        self._will_check = False  # the loop will check `_finished` before it sleeps
         self._thread = threading.Thread(target=self._work, name="aerobee-flush", daemon=True)
         self._interval = sys.getswitchinterval()
 
@@ -56,22 +56,22 @@ class GroupCommit(Generic[Job]):
         if self._is_idle:
             self._is_idle = False
             self._asked.put(True)
-        elif not self._is_looking:
+        elif not self._will_check:
             # The loop is awake and checks `_finished` before it sleeps. That saves the thread the
             # system call that wakes the loop, and the wait for the GIL after it.
-            self._is_looking = True
-            self._loop.call_soon(self._look)
+            self._will_check = True
+            self._loop.call_soon(self._complete_finished)
 
-    def _look(self) -> None:
+    def _complete_finished(self) -> None:
         """On the loop: complete what is finished."""
-        self._is_looking = False  # first: a sync that finishes after the check wakes the loop
+        self._will_check = False  # first: a sync that finishes after the check wakes the loop
         finished = self._finished
         try:
             while finished:
                 self._complete(finished.popleft())
         finally:
             if finished:  # an answer failed: send the others
-                self._loop.call_soon(self._look)
+                self._loop.call_soon(self._complete_finished)
 
     def _work(self) -> None:
         while True:
@@ -83,7 +83,7 @@ class GroupCommit(Generic[Job]):
                 continue
             self._is_idle = False
             self._finished.append(self._sync(job))
-            if not self._is_looking:
+            if not self._will_check:
                 if self._loop.is_closed():
                     return
-                self._loop.call_soon_threadsafe(self._look)
+                self._loop.call_soon_threadsafe(self._complete_finished)

@@ -30,10 +30,10 @@ class SelfCheck:
 
     def step(self) -> list[str]:
         """The problems found, one sentence each; logged too."""
-        return [sentence for found in self._look() for sentence in found]
+        return [sentence for found in self._by_part() for sentence in found]
 
-    def _look(self) -> Iterator[list[str]]:
-        """The same, one queue at a time: there may be thousands."""
+    def _by_part(self) -> Iterator[list[str]]:
+        """The problems of the log, then of each queue: there may be thousands of queues."""
         yield self._logged(self._problems_of_log())
         for queue in self._log.queues:
             yield self._logged(self._problems_of_queue(queue))
@@ -75,7 +75,7 @@ class SelfCheck:
         await self._clock.sleep(FIRST_S)
         while True:
             try:
-                for number, _ in enumerate(self._look()):
+                for number, _ in enumerate(self._by_part()):
                     if number % TURN == 0:
                         await asyncio.sleep(0)
             except OSError as error:

@@ -94,7 +94,7 @@ class MappedFileQueue:
     def _check_short(
         self, path: str, start: int, length: int, after: int | None, known_end: int
     ) -> None:
-        """Accept a short last file, as a kill during a cut leaves it. WrongFileSize otherwise."""
+        """Accept a short last file, the result of a kill during a cut. WrongFileSize otherwise."""
         end = start + self.file_size
         is_short = length < self.file_size
         is_cut_off = is_short and start + length < known_end <= end
@@ -109,7 +109,7 @@ class MappedFileQueue:
         last = self.last
         if last is not None and last.file.size < self.file_size:
             log.warning(
-                "the last file was short, as a kill leaves it that comes while it is cut: extended",
+                "the last file was short, probably because of a kill while it was cut: extended",
                 path=last.path,
                 was=last.file.size,
                 size=self.file_size,

@@ -1,5 +1,4 @@
-"""Limits open descriptors of files of which there are many and few are in use: the oldest are
-closed.
+"""Limits the open descriptors of files that are many but rarely used: the oldest are closed.
 
 A file that is used again is opened again. The limit is a share of the process's limit of open
 files: the rest is for connections and the log.

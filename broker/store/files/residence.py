@@ -1,4 +1,4 @@
-"""Whether what a pull reads is in memory, cached for some milliseconds."""
+"""Whether the records or entries of a pull are in memory; answers are cached for milliseconds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Residence:
         does not know how far it is written."""
         self._whole_files = whole_files
         self._until: dict[tuple[int, int], float] = {}  # by file and start of the block
-        self._holed: dict[tuple[int, int], float] = {}  # not whole: until when
+        self._holed: dict[tuple[int, int], float] = {}  # not in memory: until when
         self.recent_until = 0.0  # until then all of the log's end counts as in memory
         self._recent_asked = 0.0
         self._wide = (0, 0, 0, 0.0)  # a wide range found in memory: file, start, end, until when

@@ -43,8 +43,8 @@ Numbers = Sequence[int] | NDArray[Any]
 
 
 def entries_kept(file: DiskFile, slots: int, entries_max: int) -> int | None:
-    """How many entries (0 included) a file has that a kill left short during a cut; None when that
-    is not why it is short: it has another number of slots, or its end is lost."""
+    """How many entries (0 included) a file has that is short because of a kill during a cut. None:
+    it is short for another reason: another number of slots, or its end is lost."""
     start = index_file_size(slots, 0)
     count, rest = divmod(file.size - start, INDEX_ENTRY_SIZE)
     if rest or count < 1:
@@ -57,7 +57,7 @@ def entries_kept(file: DiskFile, slots: int, entries_max: int) -> int | None:
         length = min(ENTRIES_PER_PIECE, count - first) * INDEX_ENTRY_SIZE
         data = file.read(start + first * INDEX_ENTRY_SIZE, length)
         entries = np.frombuffer(data, INDEX_ENTRY_TYPE)
-        # Empty ones tell nothing: a power cut may have lost what was written to them.
+        # Empty ones prove nothing: a power cut may have lost what was written to them.
         numbers = np.flatnonzero((entries["hash"] != 0) | (entries["offset"] != 0))
         numbers = numbers[: _SAMPLE - seen]
         found = entries[numbers]

@@ -89,7 +89,7 @@ class IndexService:
         opened.use_randomly()
         if kept is not None:
             log.warning(
-                "an index file was short, as a kill leaves it that comes while it is cut: extended",
+                "an index file was short, probably because of a kill while it was cut: extended",
                 path=opened.path,
                 was=opened.size,
                 size=size,

@@ -180,7 +180,7 @@ def _stream(folder: str, store: RestStore) -> list[RestFile]:
             break  # killed while it was created: the next start removes it
         if files and name == names[-1] and file.size < files[-1].size:
             text = f"{path} has {file.size} of {files[-1].size} bytes"
-            store.notes.append(f"{text}, as a kill leaves it: the next start extends it")
+            store.notes.append(f"{text}, because of a kill: the next start extends it")
         elif files and file.size != files[0].size:
             text = f"{file.size} bytes long, {files[0].path} has {files[0].size}"
             problems.append(Problem(path, -1, text))

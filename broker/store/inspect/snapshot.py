@@ -70,12 +70,12 @@ def snapshot(
     )
     final = os.path.abspath(destination)
     if os.path.exists(final):
-        raise StoreError(f"{final} is there already: name a folder that is not")
+        raise StoreError(f"{final} exists already: name a new folder")
     if os.path.commonpath((final, source.root)) == source.root:
-        raise StoreError(f"{final} lies in the store itself: name a folder outside of it")
+        raise StoreError(f"{final} is inside the store: name a folder outside of it")
     target = Layout(final + PARTIAL, os.path.join(final + PARTIAL, "commitlog"))
     if os.path.exists(target.root):
-        raise StoreError(f"{target.root} is left of a snapshot that was not finished: remove it")
+        raise StoreError(f"{target.root} is left from an unfinished snapshot: remove it")
     os.makedirs(target.commitlog)
     with ExitStack() as held:
         try:
@@ -95,7 +95,7 @@ def listed(root: str, commitlog: str) -> RestStore:
         with suppress(FileNotFoundError):
             return open_directory(root, commitlog)
         time.sleep(TRY_AGAIN_S)
-    raise StoreError(f"files of {root} go away all the time: try again when there is less to do")
+    raise StoreError(f"files of {root} keep being removed: try again when the broker is less busy")
 
 
 class _Copying:
@@ -156,7 +156,7 @@ class _Copying:
                 break
             time.sleep(TRY_AGAIN_S)
         else:
-            raise StoreError(f"{folder} changes all the time: try again when there is less to do")
+            raise StoreError(f"{folder} keeps changing: try again when the broker is less busy")
         os.makedirs(self._target.config, exist_ok=True)
         for name, (content, mode) in found.items():
             if wanted(name):

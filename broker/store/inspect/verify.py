@@ -84,7 +84,7 @@ def verify(store: RestStore, report_progress: ReportProgress) -> Report:
     report = Report(stopped_cleanly=store.stopped_cleanly, problems=list(store.problems))
     report.notes += store.notes
     if not store.stopped_cleanly:
-        report.notes.append("the last stop was not clean: the next start checks and mends the end")
+        report.notes.append("the last stop was not clean: the next start repairs the end")
     columns = _walk(store, store.log, report, report_progress)
     rows = columns.rows()
     report.log_begin = store.log_begin

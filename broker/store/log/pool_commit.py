@@ -53,7 +53,7 @@ class PoolCommit:
                 continue
             moved += file.commit()
             if file.is_full:
-                self._pool.give_back(file.buffer)
+                self._pool.release(file.buffer)
                 file.buffer = None
         if moved:
             self._on_committed()

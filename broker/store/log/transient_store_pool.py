@@ -45,7 +45,7 @@ class TransientStorePool:
         """A buffer for the next file; None when all are in use (that file is then mapped)."""
         return self._free.pop() if self._free else None
 
-    def give_back(self, buffer: memoryview) -> None:
+    def release(self, buffer: memoryview) -> None:
         self._free.append(buffer)
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ log = structlog.get_logger("aerobee.store")
 
 
 class FirstFiles:
-    """By the folder of the queue."""
+    """The files that are being created or are ready, by the folder of their queue."""
 
     def __init__(self, disk: Disk, reports: Reports, size: int, allocated: int) -> None:
         self._disk = disk
@@ -93,7 +93,7 @@ class FirstFiles:
     def _make(self, folder: str) -> DiskFile:
         try:
             return self._make_at(folder)
-        except OSError as error:  # logged here: the next try may succeed, or never come
+        except OSError as error:  # logged here: there may be no next try
             self._reports.disk_error(
                 "the first file of a queue could not be made",
                 error,

@@ -301,7 +301,7 @@ class Recovery:
                     continue
                 if error.reason != NOTHING_HERE:
                     log.warning(
-                        "the commitlog ends before a record that is not sound",
+                        "the commitlog ends before an invalid record",
                         path=file.path,
                         physical_offset=error.position,
                         reason=error.reason,

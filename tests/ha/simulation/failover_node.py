@@ -128,7 +128,7 @@ class Node(Replica):
         if self.task is None:
             if rng.random() < 0.3:
                 self.failover._is_due = True  # notified of a change
-            self.task = self.failover.renew() if rng.random() < 0.3 else self.failover.look()
+            self.task = self.failover.renew() if rng.random() < 0.3 else self.failover.do_step()
         try:
             self.task.send(None)
         except StopIteration:
@@ -161,7 +161,7 @@ class Node(Replica):
         )
 
     async def follow(self, master: Alive, epoch: int) -> None:
-        self.roles.hear(epoch)
+        self.roles.note_epoch(epoch)
         if self.followed != master.broker_id:
             self.unlink()
             self.refused = ""
@@ -173,7 +173,7 @@ class Node(Replica):
     async def stand(self) -> None:
         self.unlink()
 
-    async def vouch(self) -> None:
+    async def mark_electable(self) -> None:
         self.electability.caught_up()
 
     def unlink(self) -> None:
@@ -182,9 +182,9 @@ class Node(Replica):
         self._first_confirmed = -1
 
     async def become_master(self, epoch: int) -> None:
-        self.roles.obey("SYNC_MASTER", epoch)
+        self.roles.decided("SYNC_MASTER", epoch)
         self.restart()
 
     async def become_slave(self) -> None:
-        self.roles.obey(SLAVE)
+        self.roles.decided(SLAVE)
         self.restart()

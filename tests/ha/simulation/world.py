@@ -203,7 +203,7 @@ class World:
 
     def _promote(self, replica: Replica) -> None:
         if self.masters:
-            replica.roles.hear(max(self.masters))
+            replica.roles.note_epoch(max(self.masters))
         # If it crashes half-way the outcome is unknown: the decision stands.
         self.master_number = replica.number
         self.report.promotions += 1
