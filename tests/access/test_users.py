@@ -235,9 +235,10 @@ async def test_the_old_secret_of_a_user_in_a_file_ends_at_its_time(tmp_path: Pat
     book.load()
     watching = asyncio.create_task(book.watch())
     await clock.advance(30)
-    assert book.current.users["a"].secrets == ("new", "old")
+    secrets = [book.current.users["a"].secrets]
     await clock.advance(60)
-    assert book.current.users["a"].secrets == ("new",)
+    secrets.append(book.current.users["a"].secrets)
+    assert secrets == [("new", "old"), ("new",)]
     watching.cancel()
 
 

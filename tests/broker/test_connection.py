@@ -202,7 +202,7 @@ async def test_bytes_that_are_no_frame_are_said_once_though_answers_are_still_du
                 connection.waits_end()
                 await asyncio.sleep(0.01)
             await ended(client)
-        assert sum("no frame" in line["event"] for line in logs) == 1
+        assert sum("not a valid frame" in line["event"] for line in logs) == 1
         await client.close()
 
 

@@ -56,9 +56,14 @@ async def leader() -> AsyncIterator[str]:
     await server.wait_closed()
 
 
-def client_of(*addresses: str, **more: bool) -> ControllerClient:
-    addresses_text = ";".join(addresses)
-    settings = Settings(enable_controller_mode=True, controller_addr=addresses_text, **more)
+def client_of(
+    *addresses: str, fetch_controller_addr_by_dns_lookup: bool = False
+) -> ControllerClient:
+    settings = Settings(
+        enable_controller_mode=True,
+        controller_addr=";".join(addresses),
+        fetch_controller_addr_by_dns_lookup=fetch_controller_addr_by_dns_lookup,
+    )
     return ControllerClient(settings, TIMEOUT_S)
 
 

@@ -176,7 +176,7 @@ def the_end_of_a_file_is_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def a_number_is_used_for_two_epochs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Roles, "hear", lambda self, epoch: None)
+    patch.setattr(Roles, "note_epoch", lambda self, epoch: None)
 
 
 @mutant
