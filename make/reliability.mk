@@ -15,7 +15,7 @@ MINUTES ?= 30
 QUEUES  ?= 20000
 
 .PHONY: chaos-broker
-chaos-broker: $(OK) ## all faults at once under Java, Go and Python clients, MINUTES=20 SEED=1 (root, JDK, Maven, Go)
+chaos-broker: $(OK) ## all faults at once to a master and its slave under Java, Go and Python clients, MINUTES=20 SEED=1 (root, JDK, Maven, Go)
 	cd tests && $(MOUNTS) ../$(V)/bin/python -m crash.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 .PHONY: memory manyqueues

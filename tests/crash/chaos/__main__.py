@@ -2,12 +2,14 @@
 
     python -m crash.chaos --minutes 20 --seed 1 [--without java go]             (in tests/)
 
-A broker (SYNC_FLUSH) on a disk of its own has a producer of each kind and one group with a consumer
-of each kind. Every few seconds something happens to it: SIGKILL, a power cut of its disk, a stop in
-order, SIGSTOP for seconds, a full disk, idle connections and garbage. In the end, and by a set:
+A SYNC_MASTER (SYNC_FLUSH) and its slave, each on a disk of its own, have a producer of each kind
+and one group with a consumer of each kind. Every few seconds something happens to one of the two:
+SIGKILL, a power cut of its disk, a stop in order, SIGSTOP for seconds, a full disk, idle
+connections and garbage. A slave that is ahead of a master which has lost power does not follow it:
+its folder is emptied, as the documents say. In the end, and by a set:
 
-- every message that was answered by SEND_OK is in the log, none that nobody has tried to send;
-- queues have no gap, and `verify` finds the store sound;
+- every message that was answered by SEND_OK is in both logs, none that nobody has tried to send;
+- queues have no gap at either, the slave's log is its master's, and `verify` finds both sound;
 - the group got every message that was answered, once at least.
 """
 
@@ -25,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from crash.chaos.clients import Driven, Member, Python, Sets
-from crash.chaos.faults import FAULTS, Patient
+from crash.chaos.faults import FAULTS, Patient, Slave
 from crash.powercut.disk import CannotMount, LoopDisk, check_possible
 from peers.aerobee_broker import AerobeeBroker
 from peers.go_client import GoClient
@@ -40,6 +42,7 @@ from aerobee.protocol.files.record import decode_records
 TOPIC: Final = "Chaos"
 QUEUES: Final = 4
 PAUSE_S: Final = (2.0, 8.0)  # between two faults
+WHOSE: Final = ("", "", "slave's ")  # two of three faults are the master's
 LAST_S: Final = 240.0
 DISK: Final = 512 << 20
 DISK_A_MINUTE: Final = 64 << 20  # of log and queues; the image is sparse
@@ -51,42 +54,60 @@ SETTINGS: Final = {
     "diskGuardEnable": "false",
     "flushConsumerOffsetInterval": "500",
 }
+MASTER: Final = {"brokerRole": "SYNC_MASTER"}
 JAVA_VERSION: Final = "5.5.0"
 
 
 def run(folder: Path, minutes: float, seed: int, without: Sequence[str]) -> tuple[str, list[str]]:
     rng = random.Random(seed)
-    disk = LoopDisk(folder, "ext4", round(DISK + minutes * DISK_A_MINUTE))
-    disk.make()
-    broker = AerobeeBroker(folder / "broker", **SETTINGS)
-    broker.store = disk.place / "store"
-    patient = Patient(broker, disk, rng)
     sets = Sets()
     faults: Counter[str] = Counter()
     with ExitStack() as stack:
-        stack.callback(disk.remove)
-        stack.callback(patient.end)
-        broker.start()
-        make_topic(broker.broker)
-        members = [stack.enter_context(m) for m in make_members(folder, broker, sets, without)]
+        master = Patient(broker_of(stack, folder / "master", minutes, MASTER), rng)
+        stack.callback(master.end)
+        master.start()
+        make_topic(master.broker.broker)
+        follows = {"brokerRole": "SLAVE", "brokerId": "1", "namesrvAddr": master.broker.namesrv}
+        slave = Slave(broker_of(stack, folder / "slave", minutes, follows), rng)
+        stack.callback(slave.end)
+        slave.start()
+        brokers = {"": master, "slave's ": slave}
+        members = [
+            stack.enter_context(m) for m in make_members(folder, master.broker, sets, without)
+        ]
         until = time.monotonic() + minutes * 60
         while time.monotonic() < until:
             time.sleep(rng.uniform(*PAUSE_S))
-            name = rng.choice(sorted(FAULTS))
-            faults[name] += 1
-            FAULTS[name](patient)
+            name, whose = rng.choice(sorted(FAULTS)), rng.choice(WHOSE)
+            faults[whose + name] += 1
+            FAULTS[name](brokers[whose])
+            slave.begin_anew_if_ahead()
         for member in members:
             member.stop_sending()
-        problems = check(broker, sets)
+        problems = check(master.broker, slave, sets)
     told = ", ".join(f"{number} {name}" for name, number in sorted(faults.items()))
     acked = Counter(body.partition(".")[0] for body in sets.acked)
     by = ", ".join(f"{number:,} by {name}" for name, number in sorted(acked.items()))
+    slowest = max(master.slowest_start, slave.slowest_start)
     text = (
         f"{sum(faults.values())} faults ({told}) in {minutes:g} minutes, {len(sets.acked):,} "
         f"acknowledged ({by}) of {len(sets.tried):,} tried, {len(sets.got):,} consumed; "
-        f"slowest start {patient.slowest_start:.1f} s"
+        f"{slave.begun_anew} slaves ahead of their master; slowest start {slowest:.1f} s"
     )
     return text, problems
+
+
+def broker_of(
+    stack: ExitStack, folder: Path, minutes: float, settings: dict[str, str]
+) -> tuple[AerobeeBroker, LoopDisk]:
+    """A broker, not started yet, and its disk."""
+    folder.mkdir()
+    disk = LoopDisk(folder, "ext4", round(DISK + minutes * DISK_A_MINUTE))
+    disk.make()
+    stack.callback(disk.remove)
+    broker = AerobeeBroker(folder / "broker", **SETTINGS, **settings)
+    broker.store = disk.place / "store"
+    return broker, disk
 
 
 def make_topic(address: str) -> None:
@@ -110,24 +131,55 @@ def make_members(
     return members
 
 
-def check(broker: AerobeeBroker, sets: Sets) -> list[str]:
+def check(master: AerobeeBroker, slave: Slave, sets: Sets) -> list[str]:
     problems = []
     try:
         wait_for(lambda: sets.acked <= sets.got.keys(), timeout=LAST_S, what="all is consumed")
     except AssertionError:
         missing = sorted(sets.acked - sets.got.keys())
         problems.append(f"{len(missing)} acknowledged were never consumed, as {missing[:3]}")
+    try:
+        wait_for(lambda: slave.has_all_of(master), timeout=LAST_S, what="the slave has all of it")
+    except AssertionError as error:
+        problems.append(str(error))
+    problems += check_log("", master, sets)
+    problems += check_log("the slave's ", slave.broker, sets)
+    slave.broker.stop()
+    master.stop()
+    if not is_prefix(slave.broker.store, master.store):
+        problems.append("the slave's log is not its master's")
+    for broker in (master, slave.broker):
+        report = verify(open_directory(str(broker.store)), lambda _: None)
+        problems += [f"verify: {problem}" for problem in report.problems[:3]]
+    return problems
+
+
+def check_log(whose: str, broker: AerobeeBroker, sets: Sets) -> list[str]:
+    problems = []
     stored: Counter[str] = Counter()
     with Wire(broker.broker, timeout=60) as wire:
         for queue_id in range(QUEUES):
-            problems += read_queue(wire, queue_id, stored)
+            problems += [f"{whose}{gap}" for gap in read_queue(wire, queue_id, stored)]
     if lost := sets.acked - stored.keys():
-        problems.append(f"{len(lost)} acknowledged are not in the log, as {sorted(lost)[:3]}")
+        reason = f"{len(lost)} acknowledged are not in {whose or 'the '}log"
+        problems.append(f"{reason}, as {sorted(lost)[:3]}")
     if strange := stored.keys() - sets.tried:
-        problems.append(f"{len(strange)} in the log were never sent, as {sorted(strange)[:3]}")
-    broker.stop()
-    report = verify(open_directory(str(broker.store)), lambda _: None)
-    return problems + [f"verify: {problem}" for problem in report.problems[:3]]
+        reason = f"{len(strange)} in {whose or 'the '}log were never sent"
+        problems.append(f"{reason}, as {sorted(strange)[:3]}")
+    return problems
+
+
+def is_prefix(copy: Path, original: Path) -> bool:
+    """Whether the log's files, up to the copy's end, have the same bytes."""
+    files = sorted((copy / "commitlog").iterdir())
+    for file in files:
+        data = file.read_bytes()
+        if file is files[-1]:
+            data = data.rstrip(b"\0")
+        with (original / "commitlog" / file.name).open("rb") as theirs:
+            if theirs.read(len(data)) != data:
+                return False
+    return bool(files)
 
 
 def read_queue(wire: Wire, queue_id: int, stored: Counter[str]) -> list[str]:

@@ -1,9 +1,11 @@
-"""What happens to the broker of the chaos run; each fault ends with a broker that serves again."""
+"""What happens to the brokers of the chaos run; each fault ends with a broker that serves again."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shutil
 import signal
 import socket
 import time
@@ -13,14 +15,17 @@ from typing import Final
 
 from crash.powercut.disk import LoopDisk
 from peers.aerobee_broker import AerobeeBroker
+from peers.wire import Wire
 
 PIECE: Final = 1 << 20
+RUNTIME_INFO: Final = 28
+NOT_FOLLOWING: Final = "not following the master"
+NEEDS_EMPTY: Final = "empty"
 
 
 class Patient:
-    def __init__(self, broker: AerobeeBroker, disk: LoopDisk, rng: random.Random) -> None:
-        self.broker = broker
-        self.disk = disk
+    def __init__(self, broker: tuple[AerobeeBroker, LoopDisk], rng: random.Random) -> None:
+        self.broker, self.disk = broker
         self.rng = rng
         self.slowest_start = 0.0
 
@@ -32,6 +37,35 @@ class Patient:
     def end(self) -> None:
         if self.broker.is_running:
             self.broker.kill()
+
+
+class Slave(Patient):
+    """A slave gets its master's records before they are on the master's disk. So it may be ahead
+    of a master that has lost power, and says that it needs an empty folder then."""
+
+    begun_anew = 0
+    _log_read = 0
+
+    def begin_anew_if_ahead(self) -> None:
+        log = self.broker.log()
+        lines, self._log_read = log[self._log_read :].splitlines(), len(log)
+        if any(NOT_FOLLOWING in line and NEEDS_EMPTY in line for line in lines):
+            self.broker.kill()
+            shutil.rmtree(self.broker.store)
+            self.start()
+            self.begun_anew += 1
+
+    def has_all_of(self, master: AerobeeBroker) -> bool:
+        self.begin_anew_if_ahead()
+        return log_end(self.broker) == log_end(master)
+
+
+def log_end(broker: AerobeeBroker) -> int:
+    """Of what is dispatched, too."""
+    with Wire(broker.broker) as wire:
+        facts = json.loads(wire.request(RUNTIME_INFO, {}).body)["table"]
+    end = int(facts["commitLogMaxOffset"])
+    return end if int(facts["dispatchBehindBytes"]) == 0 else -1
 
 
 def kill(patient: Patient) -> None:
