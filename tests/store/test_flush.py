@@ -13,7 +13,10 @@ from waiting import until
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.dispatch.reput import STEP_FACTS
+from aerobee.broker.store.durability import flush_queues, queue_dates
+from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.results import PutStatus
 from aerobee.protocol.files.checkpoint import StoreCheckpoint, decode_checkpoint
 
@@ -332,6 +335,27 @@ def test_a_topic_deleted_between_two_moments_of_a_flush_fences_nothing(
     assert store.put([message()])[0].ok
 
 
+def test_a_topic_deleted_before_its_full_file_gets_a_date_fences_nothing(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.put([message() for _ in range(60)])
+    dispatch(store)
+    job = store.queue_flush.prepare(thorough=True)
+    assert job is not None
+
+    def is_full_and_deleted(queue: ConsumeQueue, mapped: MappedFile) -> bool:
+        is_full = queue_dates.is_full(queue, mapped)
+        if is_full:
+            store.delete_topic("T")
+        return is_full
+
+    monkeypatch.setattr(flush_queues, "is_full", is_full_and_deleted)
+    store.queue_flush.complete(store.queue_flush.sync(job))
+    assert not store.queues()
+    assert store.put([message()])[0].ok
+
+
 def test_the_rest_of_a_file_that_no_other_follows_is_no_message_that_waits(
     open_store: OpenStore, tmp_path: Path
 ) -> None:
@@ -393,6 +417,28 @@ def test_an_index_file_that_fills_up_during_its_sync_is_synced_again(
     disk.synced.clear()
     assert store.queue_flush.step(thorough=True)
     assert {first.path, second.path} <= set(disk.synced)
+
+
+def test_entries_that_take_the_place_of_others_during_a_flush_are_flushed_by_the_next(
+    open_store: OpenStore,
+) -> None:
+    """A replica gets messages of a topic that was deleted and created again before it hears of
+    either."""
+    disk = FaultyDisk()
+    store = open_store(disk=disk)
+    store.put([message() for _ in range(3)])
+    dispatch(store)
+    job = store.queue_flush.prepare(thorough=True)
+    assert job is not None
+    store.queue_flush.sync(job)
+    queue = store.queue_table.table["T", 0]
+    for number in range(3):
+        assert queue.put(number, 10_000 + 100 * number, 100, 0)
+    assert queue.cuts == 1
+    store.queue_flush.complete(job)
+    disk.synced.clear()
+    assert store.queue_flush.step(thorough=True)
+    assert queue.files.files[0].path in disk.synced
 
 
 def put_keys(store: MessageStore, number: int) -> None:
