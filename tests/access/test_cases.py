@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 from peers.in_process import running_broker
+from waiting import until
 
 from access.guarded import (
     USERS,
@@ -190,6 +191,28 @@ async def _places(asker: Asks) -> dict[Any, int]:
         assert answer.code == 0, answer.remark
         found[name] = int(answer.ext["msgId"][16:], 16)
     return found
+
+
+async def test_a_transaction_whose_offset_is_gone_is_ended_only_by_who_may_send_to_its_topic(
+    app: AppBroker,
+) -> None:
+    await make_topics(app, "secret")
+    transactions = app.broker.transactions
+
+    def is_known() -> bool:
+        if transactions.prepare():
+            transactions.read_halves()
+        return transactions.open_count == 1
+
+    async with Asker.connected(app.broker_port) as asker:
+        await _places(asker)
+        await until(is_known)
+        ended = HALF | {"commitLogOffset": -1}  # as if its file had been removed
+        for user in ("nothing", "pub"):
+            assert (await asker.ask(user, 37, ended)).code == NO
+        assert transactions.open_count == 1
+        assert (await asker.ask("root", 37, ended)).code == 0
+        assert transactions.open_count == 0
 
 
 async def test_21_a_oneway_request_that_is_denied_is_silent_and_changes_nothing(
