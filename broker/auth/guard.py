@@ -196,7 +196,8 @@ class Guard:
         """The user of this access key or certificate; Denied when there is neither."""
         access, generation = self.book.current, self.book.generation
         user = access.users.get(name or ANONYMOUS)
-        if access.is_white(address) or (user is not None and user.is_white(address)):
+        is_white_user = user is not None and user.is_enabled and user.is_white(address)
+        if is_white_user or access.is_white(address):
             return Principal(name or ANONYMOUS, address, None, generation)
         if not name:
             if certified and (known_by := access.by_certificate.keys() & certified):

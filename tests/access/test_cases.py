@@ -235,6 +235,23 @@ async def test_39_a_white_address_needs_no_signature(tmp_path: Path) -> None:
             assert (await asker.ask("", 26)).code == 0
 
 
+async def test_a_disabled_user_is_denied_at_its_white_address_too(tmp_path: Path) -> None:
+    white = "    secretKey: a-secret-of-away\n    whiteRemoteAddress: 127.0.0.*\n"
+    users = USERS.replace("    secretKey: a-secret-of-away\n", white)
+    async with guarded_broker(tmp_path, users) as app:
+        await make_topics(app, "t")
+        async with Asker.connected(app.broker_port) as asker:
+            for general in (False, True):
+                answer = await asker.ask("away", 310, SEND, b"x", general=general)
+                assert (answer.code, "disabled" in str(answer.remark)) == (NO, True)
+        enabled = users.replace("    status: disable\n", "")
+        write_users(tmp_path, enabled)
+        app.broker.guard.book.reload()
+        async with Asker.connected(app.broker_port) as asker:
+            answer = await asker.ask("away", 310, SEND, b"x", secret="another-one")
+            assert answer.code == 0
+
+
 async def test_41_a_right_that_is_taken_away_ends_a_pull_that_waits(
     app: AppBroker, tmp_path: Path
 ) -> None:
