@@ -24,6 +24,7 @@ from access.guarded import (
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.daemon.namesrv import AppNameServer
 from aerobee.broker.settings import Settings
+from aerobee.protocol.wire.sink_codes import SINK_COMMIT, SINK_PREPARE
 
 NO = 16
 
@@ -213,6 +214,26 @@ async def test_a_transaction_whose_offset_is_gone_is_ended_only_by_who_may_send_
         assert transactions.open_count == 1
         assert (await asker.ask("root", 37, ended)).code == 0
         assert transactions.open_count == 0
+
+
+async def test_rows_of_another_topic_are_not_published_however_their_chunk_is_written(
+    app: AppBroker,
+) -> None:
+    await make_topics(app, "secret")
+    async with Asker.connected(app.broker_port) as asker:
+        ext = {"query": "q", "batch": 0, "partition": 0, "attempt": 3, "chunk": 7}
+        ext |= {"topic": "secret", "queueId": 0, "bornTimestamp": 1}
+        prepared = await asker.ask("root", SINK_PREPARE, ext, BATCH)
+        assert prepared.code == 0, prepared.remark
+        place, size = prepared.ext["offset"], prepared.ext["size"]
+        commit = {"query": "q", "batch": 0, "timeoutMs": 60_000}
+        for chunk, code in (
+            (f"[0,3,7,{place},{size}]", NO),
+            (f"{{0:0,3:-1,7:0,{place}:0,{size}:0}}", 29),
+        ):
+            body = f'{{"chunks":[{chunk}]}}'.encode()
+            assert (await asker.ask("nothing", SINK_COMMIT, commit, body)).code == code
+        assert app.broker.batch_ledger.book.newest("q") == -1
 
 
 async def test_21_a_oneway_request_that_is_denied_is_silent_and_changes_nothing(
