@@ -174,13 +174,16 @@ class AccessBook:
             return True
 
     async def _replace(self, own: list[Account], white: list[str]) -> None:
+        before = self._read_marks()  # of the files as they are read now, or later
         access = self._made_of(own, white)
         if not any(user.is_super and user.is_enabled for user in access.users.values()):
             raise AccessError("no super user would be left to change anything again")
         content = {"accounts": own, "globalWhiteRemoteAddresses": white}
         await asyncio.to_thread(save_private_json, self.path, content, self._disk)
         self._put_in_force(own, white, access)
-        self._marks = self._read_marks()
+        # An operator's file may have changed meanwhile: then it is read again.
+        others = [mark for mark in before if mark[0] != self.path]
+        self._marks = (*others, *marks([self.path]))
 
 
 def _super(name: str, secret: str, origin: str) -> User:

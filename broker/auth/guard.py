@@ -19,7 +19,7 @@ from aerobee.broker.auth.model import (
     AccessError,
     Verdict,
 )
-from aerobee.broker.auth.needs import Ask, Asked, TopicOfRecord
+from aerobee.broker.auth.needs import Ask, Asked, TopicOfCarried, TopicOfRecord
 from aerobee.broker.auth.permissions import ADMINISTRATIVE, ROWS, Level, Row, missing_rows
 from aerobee.broker.auth.signature import is_signed_by
 from aerobee.broker.auth.verdicts import (
@@ -59,12 +59,14 @@ class Guard:
         book: AccessBook,
         clock: Clock,
         topic_of_record: TopicOfRecord = lambda _offset: None,
+        topic_of_carried: TopicOfCarried = lambda _offset, _queue_offset: None,
     ) -> None:
         self.is_on = settings.acl_enable or settings.authentication_enabled
         self.book = book
         self.audit = Audit(clock)
         self._settings = settings
         self._topic_of_record = topic_of_record
+        self._topic_of_carried = topic_of_carried
         self.freshness = Freshness(clock, settings.request_freshness_millis)
         self._rows = _rows(settings)
 
@@ -194,7 +196,8 @@ class Guard:
         """The user of this access key or certificate; Denied when there is neither."""
         access, generation = self.book.current, self.book.generation
         user = access.users.get(name or ANONYMOUS)
-        if access.is_white(address) or (user is not None and user.is_white(address)):
+        is_white_user = user is not None and user.is_enabled and user.is_white(address)
+        if is_white_user or access.is_white(address):
             return Principal(name or ANONYMOUS, address, None, generation)
         if not name:
             if certified and (known_by := access.by_certificate.keys() & certified):
@@ -235,7 +238,12 @@ class Guard:
                 deny(principal, what, Verdict(False, "only a super user may"))
             return
         assert isinstance(row, tuple)
-        asked = Asked(command, self._settings.broker_cluster_name, self._topic_of_record)
+        asked = Asked(
+            command,
+            self._settings.broker_cluster_name,
+            self._topic_of_record,
+            self._topic_of_carried,
+        )
         for need in row:
             self.check(principal, need(asked))
 

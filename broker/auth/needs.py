@@ -34,6 +34,8 @@ from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.headers import Header, Int64, decode_ext
 
 TopicOfRecord = Callable[[int], str | None]  # the topic of the record at a physical offset
+# The topic of an open half message whose file has gone, by its former physical and queue offset.
+TopicOfCarried = Callable[[int, int], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Asked:
     command: Command
     cluster: str
     topic_of_record: TopicOfRecord
+    topic_of_carried: TopicOfCarried
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,9 @@ class _AtOffset(Header):
     offset: Int64
 
 
-class _AtCommitLogOffset(Header):
+class _OfTransaction(Header):
     commit_log_offset: Int64
+    tran_state_table_offset: Int64
 
 
 def record_at_offset(*actions: str) -> Need:
@@ -120,8 +124,11 @@ def record_at_offset(*actions: str) -> Need:
 
 
 def record_of_transaction(asked: Asked) -> Iterator[Ask]:
-    fields = decode_ext(asked.command.ext, _AtCommitLogOffset)
-    return _record(asked, fields.commit_log_offset, (PUB,))
+    fields = decode_ext(asked.command.ext, _OfTransaction)
+    yield from _record(asked, fields.commit_log_offset, (PUB,))
+    name = asked.topic_of_carried(fields.commit_log_offset, fields.tran_state_table_offset)
+    if name is not None:
+        yield of_topic(name, PUB)
 
 
 def record_by_id(*actions: str) -> Need:

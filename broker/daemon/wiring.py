@@ -183,6 +183,9 @@ def make_broker(
             AccessBook(settings, path(FILE_NAME), clock, disk),
             clock,
             topics_of_records(store),
+            lambda offset, queue_offset: (  # a slave ends no transaction
+                None if settings.is_slave else transactions.carried_topic(offset, queue_offset)
+            ),
         ),
     )
 

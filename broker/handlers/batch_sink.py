@@ -196,6 +196,8 @@ def _chunks(body: dict[Any, Any]) -> list[Chunk]:
         reason = f"the commit's body has no list of chunks, or more than {CHUNKS_MAX}"
         raise Refused(ResponseCode.INVALID_PARAMETER, reason)
     try:
+        if not all(isinstance(row, list) for row in rows):  # the guard reads them by position
+            raise TypeError
         return [Chunk(*(int(number) for number in row)) for row in rows]
     except (TypeError, ValueError):
         reason = "a chunk is [partition, attempt, chunk, offset, size]"

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from aerobee.broker.base import resource_names
 from aerobee.broker.base.refused import Refused
@@ -18,6 +18,8 @@ from aerobee.protocol.wire.command import Command
 
 Owner = TypeVar("Owner")
 Handlers = Mapping[int, Callable[[Broker, Request], Command | None]]
+
+_AROUND: Final = 50  # levels around a configuration, at most, wherever it is written
 
 _tasks: set[asyncio.Task[None]] = set()  # the loop itself holds tasks only weakly
 
@@ -46,6 +48,21 @@ def read_body(request: Request) -> dict[Any, Any]:
     if not isinstance(value, dict):
         raise Refused(ResponseCode.INVALID_PARAMETER, "the request's body is no JSON object")
     return value
+
+
+def check_can_be_saved(name: str, config: Any) -> None:
+    """Refuse a configuration that no file can hold, by the keys that other versions have: a number
+    beyond all bounds, say, or too many levels. It would also keep all others from being saved."""
+    value = config
+    for _ in range(_AROUND):
+        value = [value]
+    try:
+        fastjson.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"the configuration of {name} cannot be saved: {type(error).__name__}: {error}",
+        ) from None
 
 
 def known_topic(broker: Broker, name: str) -> TopicConfig:

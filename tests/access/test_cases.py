@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 from peers.in_process import running_broker
+from waiting import until
 
 from access.guarded import (
     USERS,
@@ -23,6 +24,7 @@ from access.guarded import (
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.daemon.namesrv import AppNameServer
 from aerobee.broker.settings import Settings
+from aerobee.protocol.wire.sink_codes import SINK_COMMIT, SINK_PREPARE
 
 NO = 16
 
@@ -192,6 +194,48 @@ async def _places(asker: Asks) -> dict[Any, int]:
     return found
 
 
+async def test_a_transaction_whose_offset_is_gone_is_ended_only_by_who_may_send_to_its_topic(
+    app: AppBroker,
+) -> None:
+    await make_topics(app, "secret")
+    transactions = app.broker.transactions
+
+    def is_known() -> bool:
+        if transactions.prepare():
+            transactions.read_halves()
+        return transactions.open_count == 1
+
+    async with Asker.connected(app.broker_port) as asker:
+        await _places(asker)
+        await until(is_known)
+        ended = HALF | {"commitLogOffset": -1}  # as if its file had been removed
+        for user in ("nothing", "pub"):
+            assert (await asker.ask(user, 37, ended)).code == NO
+        assert transactions.open_count == 1
+        assert (await asker.ask("root", 37, ended)).code == 0
+        assert transactions.open_count == 0
+
+
+async def test_rows_of_another_topic_are_not_published_however_their_chunk_is_written(
+    app: AppBroker,
+) -> None:
+    await make_topics(app, "secret")
+    async with Asker.connected(app.broker_port) as asker:
+        ext = {"query": "q", "batch": 0, "partition": 0, "attempt": 3, "chunk": 7}
+        ext |= {"topic": "secret", "queueId": 0, "bornTimestamp": 1}
+        prepared = await asker.ask("root", SINK_PREPARE, ext, BATCH)
+        assert prepared.code == 0, prepared.remark
+        place, size = prepared.ext["offset"], prepared.ext["size"]
+        commit = {"query": "q", "batch": 0, "timeoutMs": 60_000}
+        for chunk, code in (
+            (f"[0,3,7,{place},{size}]", NO),
+            (f"{{0:0,3:-1,7:0,{place}:0,{size}:0}}", 29),
+        ):
+            body = f'{{"chunks":[{chunk}]}}'.encode()
+            assert (await asker.ask("nothing", SINK_COMMIT, commit, body)).code == code
+        assert app.broker.batch_ledger.book.newest("q") == -1
+
+
 async def test_21_a_oneway_request_that_is_denied_is_silent_and_changes_nothing(
     app: AppBroker,
 ) -> None:
@@ -210,6 +254,23 @@ async def test_39_a_white_address_needs_no_signature(tmp_path: Path) -> None:
         async with Asker.connected(app.broker_port) as asker:
             assert (await asker.ask("", 310, SEND, b"x")).code == 0
             assert (await asker.ask("", 26)).code == 0
+
+
+async def test_a_disabled_user_is_denied_at_its_white_address_too(tmp_path: Path) -> None:
+    white = "    secretKey: a-secret-of-away\n    whiteRemoteAddress: 127.0.0.*\n"
+    users = USERS.replace("    secretKey: a-secret-of-away\n", white)
+    async with guarded_broker(tmp_path, users) as app:
+        await make_topics(app, "t")
+        async with Asker.connected(app.broker_port) as asker:
+            for general in (False, True):
+                answer = await asker.ask("away", 310, SEND, b"x", general=general)
+                assert (answer.code, "disabled" in str(answer.remark)) == (NO, True)
+        enabled = users.replace("    status: disable\n", "")
+        write_users(tmp_path, enabled)
+        app.broker.guard.book.reload()
+        async with Asker.connected(app.broker_port) as asker:
+            answer = await asker.ask("away", 310, SEND, b"x", secret="another-one")
+            assert answer.code == 0
 
 
 async def test_41_a_right_that_is_taken_away_ends_a_pull_that_waits(

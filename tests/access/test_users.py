@@ -24,6 +24,7 @@ from aerobee.broker.auth.model import (
 from aerobee.broker.auth.white_addresses import white_addresses
 from aerobee.broker.base.clock import Clock, VirtualClock
 from aerobee.broker.settings import Settings
+from aerobee.broker.store.files.real_disk import RealDisk
 
 # As Apache ships it, with comments and a number for a secret.
 PLAIN = """
@@ -266,6 +267,25 @@ async def test_a_change_is_saved_for_its_owner_only_and_outlives_a_restart(
     assert os.stat(book.path).st_mode & 0o777 == 0o600
     with pytest.raises(AccessError, match="is defined in"):
         await book.change(lambda accounts, white: accounts.update(RocketMQ=new))
+
+
+async def test_a_file_that_is_edited_while_a_change_is_saved_is_read_again(tmp_path: Path) -> None:
+    class EditedMeanwhile(RealDisk):
+        def write_small(self, path: str, data: bytes, mode: int = 0o644) -> None:
+            write_users(tmp_path, PLAIN.replace("accessKey: RocketMQ", "accessKey: Another"))
+            super().write_small(path, data, mode)
+
+    write_users(tmp_path, PLAIN)
+    clock = VirtualClock()
+    settings = Settings(acl_enable=True, folder=str(tmp_path))
+    book = AccessBook(settings, str(tmp_path / "config/access.json"), clock, EditedMeanwhile())
+    book.load()
+    new = {"accessKey": "new", "secretKey": "hush"}
+    await book.change(lambda accounts, white: accounts.update(new=new))
+    watching = asyncio.create_task(book.watch())
+    await clock.advance(10)
+    watching.cancel()
+    assert book.current.users.keys() == {"Another", "rocketmq2", "new"}
 
 
 def test_what_would_be_open_to_everybody_does_not_start(tmp_path: Path) -> None:

@@ -194,6 +194,29 @@ async def test_a_broker_goes_with_its_connection(server: AppNameServer, ask: Ask
     assert info == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 
+@pytest.mark.parametrize("sign", [RequestCode.QUERY_DATA_VERSION, RequestCode.BROKER_HEARTBEAT])
+async def test_a_broker_that_came_back_by_another_connection_stays_when_its_old_one_ends(
+    server: AppNameServer, ask: Ask, sign: RequestCode
+) -> None:
+    old, new = await connect(server), await connect(server)
+    ext = {key: str(value) for key, value in identity().items()}
+    registration = Command(RequestCode.REGISTER_BROKER, dict(ext), encode_plain(VERSION, TOPICS))
+    await old.request(registration, 5)
+    await new.request(Command(sign, dict(ext), fastjson.dumps(VERSION)), 5)
+    assert server._server is not None
+    connections = server._server.connections
+    count = len(connections)
+    old.close()
+    await until(lambda: len(connections) < count)
+    assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 0
+    new.close()
+
+    async def gone() -> bool:
+        return (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 17
+
+    await until(gone)
+
+
 async def test_a_broker_that_takes_another_name_leaves_nothing_of_its_old_one(ask: Ask) -> None:
     await register(ask)
     assert (await register(ask, brokerName="broker-b")).code == 0

@@ -132,6 +132,25 @@ async def test_a_client_without_heartbeats_is_forgotten_and_its_group_notified(
         assert ids(await lively.ask(LIST, {"consumerGroup": "g"})) == ["c2"]
 
 
+async def test_a_client_that_is_heard_while_silent_ones_are_removed_stays(serving: Serving) -> None:
+    clients = serving.broker.clients
+    async with serving.connect() as silent, serving.connect() as heard, serving.connect() as gone:
+        for number, peer in enumerate((silent, heard, gone)):
+            await peer.ask(HEART_BEAT, body=heartbeat_body(f"c{number}", "g", wants("T")))
+        connections = [member.connection for member in clients.consumers_of("g")]
+        serving.broker.settings.channel_expired_timeout = 0
+        pieces = clients._expiring()
+        next(pieces)
+        await gone.close()
+        await until(lambda: connections[2].is_closed and len(clients.consumers_of("g")) == 1)
+        serving.broker.settings.channel_expired_timeout = 60_000
+        await heard.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T")))
+        assert list(pieces)
+        assert clients.client_ids("g") == ["c1"]
+        await until(lambda: clients._registered.keys() == {connections[1]})
+        assert ids(await heard.ask(LIST, {"consumerGroup": "g"})) == ["c1"]
+
+
 async def test_a_consumer_that_fell_silent_leaves_its_lively_producer_connected(
     serving: Serving, peer: Peer
 ) -> None:

@@ -93,6 +93,14 @@ def test_samples_stay_few_and_still_tell_when_an_offset_was_passed() -> None:
     assert passed_between(samples, 99_990) is None
 
 
+def test_samples_are_thinned_also_after_the_clock_was_set_back() -> None:
+    full = [number for tick in range(PAIRS_MAX) for number in (tick * 5000, tick * 10)]
+    for moment in range(0, PAIRS_MAX * 5000, 5000):
+        for now in (moment - 1, moment, moment + 1):
+            samples = thinned([*full, now, 1000])
+            assert len(samples) == 2 * PAIRS_MAX and samples[-2:] == [now, 1000]
+
+
 def test_the_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "ROWS_MAX", 100)
     history = History(str(tmp_path / "whyHistory.json"), Clock())

@@ -11,6 +11,7 @@ from aerobee.broker.handlers.admin.topics import page
 from aerobee.broker.handlers.common import (
     Handlers,
     answer_when_saved,
+    check_can_be_saved,
     known_group,
     peer,
     read_body,
@@ -61,7 +62,9 @@ def _checked(broker: Broker, entry: dict[Any, Any]) -> GroupConfig:
             attributes.pop(name[1:], None)
         else:
             attributes[name.removeprefix("+")] = value
-    return replace(config, attributes=attributes)
+    config = replace(config, attributes=attributes)
+    check_can_be_saved(f"group {config.name}", config.to_json())
+    return config
 
 
 def get_all_groups(broker: Broker, request: Request) -> Command:

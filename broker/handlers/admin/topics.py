@@ -11,6 +11,7 @@ from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import (
     Handlers,
     answer_when_saved,
+    check_can_be_saved,
     known_topic,
     peer,
     read_body,
@@ -90,6 +91,7 @@ def _check(broker: Broker, config: TopicConfig) -> None:
     problem = next(_problems(broker, config), None)
     if problem is not None:
         raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+    check_can_be_saved(f"topic {config.name}", config.to_json())
 
 
 def _problems(broker: Broker, config: TopicConfig) -> Iterator[str]:

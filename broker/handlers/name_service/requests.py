@@ -184,7 +184,7 @@ def query_data_version(service: NameService, request: Request) -> Command:
     header = decode_ext(command.ext, _BrokerRequest)
     theirs = _json_object(command.body)
     ours = service.routes.data_version(header.cluster_name, header.broker_addr)
-    service.routes.note_heartbeat(header.cluster_name, header.broker_addr)
+    _note_heartbeat(service, request, header)
     same = ours is not None and all(
         as_int(theirs.get(key), -1) == ours.get(key, -1) for key in theirs
     )
@@ -209,9 +209,23 @@ class _HeartbeatRequest(Header):
     heartbeat_timeout_mills: Int64 | None = None
 
 
+def _note_heartbeat(
+    service: NameService,
+    request: Request,
+    header: _BrokerRequest | _HeartbeatRequest,
+    timeout_ms: int | None = None,
+) -> None:
+    """The registration lasts as long as the connection by which the last sign of life came: an
+    earlier one may have been lost without an end, and be closed only later."""
+    connection = None if request.connection.is_closed else request.connection
+    known = service.routes.note_heartbeat(
+        header.cluster_name, header.broker_addr, connection, timeout_ms
+    )
+    if known and connection is not None:
+        _end_with_connection(service, request)
+
+
 def broker_heartbeat(service: NameService, request: Request) -> Command:
     header = decode_ext(request.command.ext, _HeartbeatRequest)
-    service.routes.note_heartbeat(
-        header.cluster_name, header.broker_addr, header.heartbeat_timeout_mills
-    )
+    _note_heartbeat(service, request, header, header.heartbeat_timeout_mills)
     return request.command.answer(ResponseCode.SUCCESS)

@@ -6,7 +6,7 @@ that is logged once as a warning, and kept for queries.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -305,16 +305,24 @@ class Clients:
             if member.seen_at < limit
         ]
         for name, member in consumers:
-            self._log_expired(name, member)
-            self.unregister_consumer(member.connection, name)
+            group = self._consumers.get(name)
+            if group is not None and self._is_silent(member, group.members, limit):
+                self._log_expired(name, member)
+                self.unregister_consumer(member.connection, name)
             yield
         for name, member in producers:
-            self._log_expired(name, member)
-            self.unregister_producer(member.connection, name)
+            if self._is_silent(member, self._producers.get(name, {}), limit):
+                self._log_expired(name, member)
+                self.unregister_producer(member.connection, name)
             yield
         for connection in {member.connection for _, member in (*consumers, *producers)}:
-            if not any(self._groups_by(connection)):
+            if not any(self._registered.get(connection, ())):
                 connection.close("no heartbeat")
+
+    @staticmethod
+    def _is_silent(member: Member, members: Mapping[Peer, Member], limit: float) -> bool:
+        """Whether it is still a member, and no heartbeat has come since."""
+        return members.get(member.connection) is member and member.seen_at < limit
 
     def _log_expired(self, group: str, member: Member) -> None:
         log.warning(

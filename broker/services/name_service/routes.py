@@ -250,12 +250,20 @@ class Routes:
             if topic not in topics:
                 self._remove_queues(topic, name)
 
-    def note_heartbeat(self, cluster: str, address: str, timeout_ms: int | None = None) -> bool:
-        """Record a heartbeat; False when the broker is not registered."""
+    def note_heartbeat(
+        self,
+        cluster: str,
+        address: str,
+        connection: object | None,
+        timeout_ms: int | None = None,
+    ) -> bool:
+        """Record a heartbeat by this connection; False when the broker is not registered."""
         live = self._live.get((cluster, address))
         if live is None:
             return False
         live.heard_at = self._clock.monotonic()
+        if connection is not None:
+            live.connection = connection
         if timeout_ms:
             live.registration.timeout_ms = timeout_ms
         return True

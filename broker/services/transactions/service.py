@@ -107,6 +107,15 @@ class Transactions:
     def open_count(self) -> int:
         return len(self._open)
 
+    def carried_topic(self, physical_offset: int, queue_offset: int) -> str | None:
+        """The topic of the half message that `end` takes if none can be at this physical offset
+        any more; None: one can, or there is none."""
+        if physical_offset >= self._store.readable_from or not self.prepare():
+            return None
+        request = EndRequest("", queue_offset, physical_offset, commit=False)
+        half = self._carried_half(request)
+        return None if half is None else half.property(props.REAL_TOPIC)
+
     # --- the end of a transaction
 
     def end(self, request: EndRequest) -> PutResult:

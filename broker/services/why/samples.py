@@ -15,8 +15,10 @@ def thinned(samples: list[int]) -> list[int]:
     while len(samples) > 2 * PAIRS_MAX:
         now = samples[-2]
         inner = range(2, len(samples) - 4, 2)
+        # The clock may have been set back since a pair was noted.
         worst = min(
-            inner, key=lambda at: (samples[at + 2] - samples[at - 2]) / (now - samples[at] + 1)
+            inner,
+            key=lambda at: (samples[at + 2] - samples[at - 2]) / (max(0, now - samples[at]) + 1),
         )
         del samples[worst : worst + 2]
     return samples
