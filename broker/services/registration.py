@@ -162,7 +162,7 @@ class Registrar:
                 )
             ordered = _order_topics(answer)
             self._report_master(answer)
-        except (LinkError, ProtocolError, fastjson.JsonError) as error:
+        except (LinkError, ProtocolError, ValueError) as error:  # of numbers and JSON
             if link.address not in self._failing:
                 self._failing.add(link.address)
                 log.warning("not registered", name_server=link.address, reason=str(error))

@@ -21,7 +21,9 @@ from aerobee.broker.services.registration import Registrar
 from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.broker.services.topics.table import Topics
 from aerobee.broker.settings import load_settings
-from aerobee.protocol.wire.codes import RequestCode
+from aerobee.protocol.wire.codecs import decode_command
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -130,6 +132,40 @@ async def test_a_name_server_that_starts_after_the_broker_need_not_wait_long(
     await asyncio.gather(running, return_exceptions=True)
     await registrar.stop()
     await late.stop()
+
+
+async def test_an_answer_that_makes_no_sense_does_not_end_the_registration(tmp_path: Path) -> None:
+    asked = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        decoder = FrameDecoder(1 << 20)
+        while data := await reader.read(1 << 16):
+            for frame in decoder.feed(data):
+                asked += 1
+                odd = decode_command(*frame).answer(
+                    ResponseCode.SUCCESS, {"masterEpoch": "the third"}
+                )
+                writer.write(encode_frame(odd))
+        writer.close()
+
+    clock = VirtualClock()
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as odd_server:
+        port = odd_server.sockets[0].getsockname()[1]
+        mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{port}"}, {})
+        topics = Topics(str(tmp_path / "topics.json"), mine, clock)
+        topics.load()
+        registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
+        with capture_logs() as logs:
+            running = asyncio.create_task(registrar.run())
+            await until(lambda: any("the third" in log.get("reason", "") for log in logs))
+        before = asked
+        await clock.advance(60)
+        await until(lambda: asked > before)
+        assert not running.done()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await registrar.stop()
 
 
 async def test_name_servers_that_disagree_about_ordered_topics_do_not_turn_them_to_and_fro(

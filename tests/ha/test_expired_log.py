@@ -13,17 +13,25 @@ from peers.in_process import Client
 from waiting import until
 
 from aerobee.broker.base.clock import Clock
+from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.ha.epochs import EpochFile
 from aerobee.broker.ha.receiver import Receiver
 from aerobee.broker.ha.stream import Stream
-from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.log.commitlog import LogFull
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
 from ha.chaos.run import where_all_have_files
-from ha.pairs import has_all_of, in_step, log_bytes, pull_all, running_master, running_slave, send_many
+from ha.pairs import (
+    has_all_of,
+    in_step,
+    log_bytes,
+    pull_all,
+    running_master,
+    running_slave,
+    send_many,
+)
 from ha.test_stream import FILE, frame, log_of
 
 

@@ -116,9 +116,7 @@ class QueueFlush:
             files = queue.unflushed(least_pages)
             if files:
                 ext_end = queue.ext.end if queue.ext is not None else 0
-                job.queues.append(
-                    QueuePart(queue, queue.written_bytes, ext_end, files, queue.cuts)
-                )
+                job.queues.append(QueuePart(queue, queue.written_bytes, ext_end, files, queue.cuts))
         if self._index is not None:
             if thorough:
                 self._index.write_pending()
