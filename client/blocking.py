@@ -16,6 +16,7 @@ A_co = TypeVar("A_co", covariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
 ENDING_SECONDS: Final = 1.0  # grace for calls of other threads on closing
+OWN_CALLBACK: Final = "the synchronous client cannot be called from its own callbacks"
 
 
 class LoopThread:
@@ -32,7 +33,7 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("the synchronous client cannot be called from its own callbacks")
+            raise RuntimeError(OWN_CALLBACK)
         future = self._call(work)
         try:
             return future.result()
@@ -72,6 +73,8 @@ class LoopThread:
             yield item
 
     def close(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(OWN_CALLBACK)  # it would wait for itself
         with self._lock:
             if self._closed:
                 return

@@ -154,6 +154,33 @@ producer.send(b"y")
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
 
 
+async def test_a_callback_that_closes_its_client_gets_an_error_and_the_client_stays_open(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
+    script = """
+import sys
+from aerobee import Verdict
+from aerobee.sync import connect
+mq = connect(sys.argv[1])
+def check(half):
+    try:
+        mq.close()
+    except RuntimeError as error:
+        print(error)
+    return Verdict.ROLLBACK
+with mq.transactions("orders", group="g", check=check) as producer:
+    try:
+        with producer.begin(b"half"):
+            raise ValueError("the check decides")
+    except ValueError:
+        mq.send("orders", b"later")
+mq.close()
+"""
+    done = await run_script(script, aerobee_broker.url)
+    assert done.returncode == 0, done.stderr
+    assert "cannot be called from its own callbacks" in done.stdout
+
+
 async def test_a_client_whose_closing_fails_leaves_no_thread_behind(
     aerobee_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
