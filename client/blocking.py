@@ -7,6 +7,7 @@ import concurrent.futures
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from aerobee.client.errors import Closed
@@ -27,6 +28,7 @@ class LoopThread:
         self._lock = threading.Lock()  # serialises calls and closing
         self._closed = False
         self._calls: set[concurrent.futures.Future[Any]] = set()
+        self._handled: dict[int, object] = {}  # thread -> the consumer whose handler runs there
         self._thread = threading.Thread(target=self._loop.run_forever, name="aerobee", daemon=True)
         self._thread.start()
 
@@ -42,6 +44,21 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    @contextmanager
+    def handling(self, owner: object) -> Iterator[None]:
+        """Around a handler in this thread: closing its owner waits until it has returned."""
+        thread = threading.get_ident()
+        self._handled[thread] = owner
+        try:
+            yield
+        finally:
+            del self._handled[thread]
+
+    @property
+    def handled_here(self) -> object | None:
+        """The owner of the handler that runs in this thread."""
+        return self._handled.get(threading.get_ident())
 
     @property
     def is_alive(self) -> bool:

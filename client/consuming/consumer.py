@@ -84,13 +84,23 @@ class Consumer:
         if self._siblings.get(self.group) is not self:
             return  # not entered, or closed
         caller = asyncio.current_task()
-        if self._closing is None:
-            self._state = "closing"
+        closing = self._closing
+        if closing is None:
             others = [worker for worker in self._workers if worker is not caller]
-            self._closing = asyncio.create_task(self._close(others), name=f"close {self.group}")
+            closing = self._begin_to_close(others)
         elif caller in self._workers:
             return  # a callback: the closing waits for it to return
-        await asyncio.shield(self._closing)
+        await asyncio.shield(closing)
+
+    def _close_later(self) -> None:
+        """For a handler that blocks a thread: the closing waits for it to return."""
+        if self._siblings.get(self.group) is self and self._closing is None:
+            self._begin_to_close(list(self._workers))
+
+    def _begin_to_close(self, workers: list[asyncio.Task[None]]) -> asyncio.Task[None]:
+        self._state = "closing"
+        self._closing = asyncio.create_task(self._close(workers), name=f"close {self.group}")
+        return self._closing
 
     async def _close(self, workers: list[asyncio.Task[None]]) -> None:
         self._member.arrived.set()
