@@ -208,10 +208,12 @@ class TopicStream:
         if missing:
             _lost(f"{missing[0]} is gone; messages of it were still to be read", self.options)
         first, _ = edges(self.cluster, addresses)
-        start = {key: start.get(key, first.get(key, 0)) for key in end}
+        past = self._past(addresses) if end.keys() - start.keys() else None
+        begin = past.earliest(first) if past else first  # of queues that are new, as in next_end
+        start = {key: start.get(key, begin.get(key, 0)) for key in end}
         history = self._needed_past(start, first, addresses)
-        start, past = split_past(start, end, first, history, self.options)
-        return BatchPlan(cut(start, end, addresses, self.options), past, history)
+        start, older = split_past(start, end, first, history, self.options)
+        return BatchPlan(cut(start, end, addresses, self.options), older, history)
 
     def show_progress(self, offsets: Offsets) -> None:
         """Commits the group's offsets, for the broker's tools; never stops the stream."""
