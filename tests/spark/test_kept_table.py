@@ -18,8 +18,9 @@ from spark.lake_readers import FORMATS, open_with_others
 
 from aerobee.pipeline.jobs.table import Commit, Keeper, TableJob, keep_table
 from aerobee.pipeline.jobs.upkeep import Upkeep
+from aerobee.pipeline.lake.data_files import table_schema
 from aerobee.pipeline.lake.model import TableConflict
-from aerobee.pipeline.lake.opening import open_table
+from aerobee.pipeline.lake.opening import create_table, open_table
 
 pytestmark = pytest.mark.timeout(400)  # a busy machine starts workers slowly
 
@@ -92,6 +93,18 @@ def test_small_files_are_merged_and_leftovers_removed(
     assert {str(file) for file in where.rglob("part-*.parquet")} == named
     for reader, values in open_with_others(where, table_format).items():
         assert sorted(values) == numbers(120), reader
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_file_that_no_commit_names_stays_for_half_an_hour_if_that_is_asked_for(
+    tmp_path: Path, table_format: str
+) -> None:
+    table = create_table(str(tmp_path / "t"), table_format, table_schema(()), ())
+    file = Path(table.data_folder(), "part-1.parquet")
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"of a task that is not done")
+    table.clean(timedelta(minutes=30))
+    assert file.exists()
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
