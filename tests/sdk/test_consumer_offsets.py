@@ -73,8 +73,11 @@ async def test_an_orderly_message_is_dead_after_its_last_retry_whatever_the_dela
             assert [row.body async for row in mq.find("%DLQ%g")] == [b"poison"]
 
 
+@pytest.mark.parametrize("backoff", [None, (1000.0,)])
 async def test_what_comes_again_while_the_broker_is_away_uses_up_no_retries(
-    aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    aerobee_broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    backoff: tuple[float, ...] | None,
 ) -> None:
     monkeypatch.setattr(handling, "LOCAL_RETRY_SECONDS", 0.01)
     send_back, tries = redelivery.send_back, 0
@@ -91,7 +94,7 @@ async def test_what_comes_again_while_the_broker_is_away_uses_up_no_retries(
 
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
-        options = ConsumerOptions(max_retries=3)
+        options = ConsumerOptions(max_retries=3, backoff=backoff)
         async with mq.consumer("orders", group="g", options=options) as inbox:
             monkeypatch.setattr(redelivery, "send_back", away_at_first)
             running = asyncio.create_task(inbox.run(handle))
