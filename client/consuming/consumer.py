@@ -10,7 +10,6 @@ from typing import Final, Literal, Self, overload
 from aerobee.client.consuming.handling import Handler, Handling, traced
 from aerobee.client.consuming.membership import Membership
 from aerobee.client.consuming.options import ConsumerOptions, Start
-from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.consuming.subscription import Subscription
 from aerobee.client.core import Core
 from aerobee.client.errors import Closed, Misuse
@@ -208,17 +207,10 @@ class Consumer:
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Stop fetching from these queues (None: all) until `resume`; buffered ones still come."""
-        for process_queue in self._named(queues):
-            process_queue.running.clear()
+        self._member.assignment.pause(queues)
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        for process_queue in self._named(queues):
-            process_queue.running.set()
-
-    def _named(self, queues: Iterable[MessageQueue] | None) -> list[ProcessQueue]:
-        """None: all, those of the retry topic too."""
-        assignment = self._member.assignment
-        return assignment.process_queues if queues is None else assignment.select(queues)
+        self._member.assignment.resume(queues)
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
         """Continue from this offset; unfinished messages of the queue are dropped."""

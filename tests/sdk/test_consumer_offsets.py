@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sdk.reading import every_queue_polls
+from sdk.reading import every_queue_polls, fill, take
 from sdk.two_brokers import knows_brokers, pair
 from waiting import until
 
@@ -178,3 +178,21 @@ async def test_a_paused_consumer_gets_neither_what_is_sent_then_nor_retries(
             async with asyncio.timeout(5):
                 found = [(await inbox.get()).body for _ in range(5)]
             assert sorted(found) == [b"first"] + [b"later"] * 4
+
+
+async def test_a_paused_queue_that_goes_to_another_member_and_comes_back_is_paused_still(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
+    async with aerobee_broker.connect() as mq, aerobee_broker.connect() as other:
+        await mq.admin.create_topic("orders", queues=2)
+        async with mq.consumer("orders", group="g") as inbox:
+            await until(lambda: len(inbox.queues) == 2)
+            inbox.pause()
+            async with other.consumer("orders", group="g"):
+                await until(lambda: len(inbox.queues) == 1)
+            await until(lambda: len(inbox.queues) == 2)
+            rows = inbox._member.assignment.select(inbox.queues)
+            assert [row.running.is_set() for row in rows] == [False, False]
+            inbox.resume(inbox.queues)
+            await fill(mq, "orders", 10)
+            assert len(await take(inbox, 10)) == 10
