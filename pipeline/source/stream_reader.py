@@ -128,9 +128,13 @@ class TopicStream:
 
     def available(self, read: Offsets) -> Offsets:
         """The newest end; that of the start of the run when it is to stop there (AvailableNow)."""
-        if self._frozen_end is not None:
-            return self._frozen_end
-        return ends(self.cluster, self.addresses(), read)
+        if self._frozen_end is None:
+            return ends(self.cluster, self.addresses(), read)
+        frozen = self._frozen_end
+        short = [key for key in read if frozen.get(key, read[key]) < read[key]]
+        if asked := {key: self._addresses[key] for key in short if key in self._addresses}:
+            self._frozen_end = frozen | ends(self.cluster, asked, read)
+        return self._frozen_end
 
     def readings(self) -> Address | None:
         """Where tasks report what they have read; from the first batch on."""
