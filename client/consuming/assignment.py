@@ -364,11 +364,12 @@ class Assignment:
                 row.confirmed = saved.get(row.queue, row.confirmed)
 
     async def _renew_locks(self) -> None:
-        locked, refused = await order_locks.lock(
-            self._core, self._consumer.group, list(self._queues)
-        )
-        for queue, process_queue in list(self._queues.items()):
-            if queue in locked:
-                process_queue.locked_until = order_locks.expiry()
-            elif queue in refused:  # without an answer a lock is valid until it expires
-                self.drop(process_queue)
+        for broker in dict.fromkeys(queue.broker_name for queue in self._queues):
+            # As they are now: a queue that was given up meanwhile must not be locked again.
+            mine = [queue for queue in self._queues if queue.broker_name == broker]
+            locked, refused = await order_locks.lock(self._core, self._consumer.group, mine)
+            for queue, process_queue in list(self._queues.items()):
+                if queue in locked:
+                    process_queue.locked_until = order_locks.expiry()
+                elif queue in refused:  # without an answer a lock is valid until it expires
+                    self.drop(process_queue)
