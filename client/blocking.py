@@ -7,6 +7,7 @@ import concurrent.futures
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from aerobee.client.errors import Closed
@@ -16,6 +17,7 @@ A_co = TypeVar("A_co", covariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
 ENDING_SECONDS: Final = 1.0  # grace for calls of other threads on closing
+OWN_CALLBACK: Final = "the synchronous client cannot be called from its own callbacks"
 
 
 class LoopThread:
@@ -26,13 +28,14 @@ class LoopThread:
         self._lock = threading.Lock()  # serialises calls and closing
         self._closed = False
         self._calls: set[concurrent.futures.Future[Any]] = set()
+        self._handled: dict[int, object] = {}  # thread -> the consumer whose handler runs there
         self._thread = threading.Thread(target=self._loop.run_forever, name="aerobee", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("the synchronous client cannot be called from its own callbacks")
+            raise RuntimeError(OWN_CALLBACK)
         future = self._call(work)
         try:
             return future.result()
@@ -41,6 +44,21 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    @contextmanager
+    def handling(self, owner: object) -> Iterator[None]:
+        """Around a handler in this thread: closing its owner waits until it has returned."""
+        thread = threading.get_ident()
+        self._handled[thread] = owner
+        try:
+            yield
+        finally:
+            del self._handled[thread]
+
+    @property
+    def handled_here(self) -> object | None:
+        """The owner of the handler that runs in this thread."""
+        return self._handled.get(threading.get_ident())
 
     @property
     def is_alive(self) -> bool:
@@ -72,6 +90,8 @@ class LoopThread:
             yield item
 
     def close(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(OWN_CALLBACK)  # it would wait for itself
         with self._lock:
             if self._closed:
                 return

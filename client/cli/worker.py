@@ -21,6 +21,7 @@ from aerobee.client.worker import Worker
 
 CHECK_SECONDS: Final = 0.5
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+RELOADER: Final = "AEROBEE_RELOADER"  # the process that --reload runs in, for its child
 
 
 @click.command()
@@ -66,16 +67,18 @@ def _load(target: str) -> Worker:
 
 async def _run(app: Worker, concurrency: int | None) -> None:
     loop = asyncio.get_running_loop()
+    is_child = os.environ.get(RELOADER) == str(os.getppid())
 
-    def stop() -> None:
-        for number in SIGNALS:
+    def stop(kind: signal.Signals) -> None:
+        # A terminal's Ctrl-C reaches both, and the parent adds a SIGTERM: that is one stop.
+        for number in (kind,) if is_child else SIGNALS:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)  # the next one ends the process
         click.echo("stopping: running handlers finish first", err=True)
         app.stop()
 
     for number in SIGNALS:
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stop, number)
     click.echo("working; Ctrl-C stops", err=True)
     await app.run(concurrency=concurrency)
 
@@ -84,7 +87,7 @@ def _run_again_and_again(arguments: list[str]) -> int:
     """A child process runs the handlers; it is restarted after each change of a file."""
     stopped: list[int] = []
     # Python tells bytecode from its source by second and size: a quick change would run as it was.
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", RELOADER: str(os.getpid())}
     for number in SIGNALS:
         signal.signal(number, lambda number, _: stopped.append(number))
     while True:

@@ -57,6 +57,7 @@ class Assignment:
         self._offsets = self._offsets_store()
         self._queues: dict[MessageQueue, ProcessQueue] = {}
         self._old_queues: set[MessageQueue] = set()  # those that existed at the start
+        self._paused: set[MessageQueue] = set()  # also those that were given up since
         self._missed: set[str] = set()  # missing topics that were logged
         self._wanted = asyncio.Event()
         self._incomplete = False
@@ -154,6 +155,19 @@ class Assignment:
                 raise Misuse(f"{queue} is not assigned to this consumer now")
             found.append(self._queues[queue])
         return found
+
+    def pause(self, queues: Iterable[MessageQueue] | None) -> None:
+        """None: all, those of the retry topic too."""
+        for process_queue in self.process_queues if queues is None else self.select(queues):
+            self._paused.add(process_queue.queue)
+            process_queue.running.clear()
+
+    def resume(self, queues: Iterable[MessageQueue] | None) -> None:
+        wanted = {*self._queues, *self._paused} if queues is None else set(queues)
+        self.select(wanted - self._paused)  # Misuse for one that is neither paused nor ours
+        self._paused -= wanted
+        for queue in wanted & self._queues.keys():
+            self._queues[queue].running.set()
 
     def request(self) -> None:
         """Rebalance soon."""
@@ -276,6 +290,8 @@ class Assignment:
         queue = process_queue.queue
         process_queue.locked_until = order_locks.expiry()
         self._queues[queue] = process_queue
+        if queue in self._paused:
+            process_queue.running.clear()
         if not self._reading:
             return  # moved while closing: the next owner reads from there
         name = f"read {queue.topic}/{queue.queue_id} of {queue.broker_name}"
@@ -318,10 +334,7 @@ class Assignment:
         if process_queue.revoked:
             return
         self._end(process_queue)
-        moved = ProcessQueue(self._consumer, process_queue.queue, queue_offset)
-        if not process_queue.running.is_set():
-            moved.running.clear()
-        self._begin(moved)
+        self._begin(ProcessQueue(self._consumer, process_queue.queue, queue_offset))
 
     # -- periodic: offsets and locks
 
@@ -351,11 +364,12 @@ class Assignment:
                 row.confirmed = saved.get(row.queue, row.confirmed)
 
     async def _renew_locks(self) -> None:
-        locked, refused = await order_locks.lock(
-            self._core, self._consumer.group, list(self._queues)
-        )
-        for queue, process_queue in list(self._queues.items()):
-            if queue in locked:
-                process_queue.locked_until = order_locks.expiry()
-            elif queue in refused:  # without an answer a lock is valid until it expires
-                self.drop(process_queue)
+        for broker in dict.fromkeys(queue.broker_name for queue in self._queues):
+            # As they are now: a queue that was given up meanwhile must not be locked again.
+            mine = [queue for queue in self._queues if queue.broker_name == broker]
+            locked, refused = await order_locks.lock(self._core, self._consumer.group, mine)
+            for queue, process_queue in list(self._queues.items()):
+                if queue in locked:
+                    process_queue.locked_until = order_locks.expiry()
+                elif queue in refused:  # without an answer a lock is valid until it expires
+                    self.drop(process_queue)

@@ -10,7 +10,6 @@ from typing import Final, Literal, Self, overload
 from aerobee.client.consuming.handling import Handler, Handling, traced
 from aerobee.client.consuming.membership import Membership
 from aerobee.client.consuming.options import ConsumerOptions, Start
-from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.consuming.subscription import Subscription
 from aerobee.client.core import Core
 from aerobee.client.errors import Closed, Misuse
@@ -84,13 +83,23 @@ class Consumer:
         if self._siblings.get(self.group) is not self:
             return  # not entered, or closed
         caller = asyncio.current_task()
-        if self._closing is None:
-            self._state = "closing"
+        closing = self._closing
+        if closing is None:
             others = [worker for worker in self._workers if worker is not caller]
-            self._closing = asyncio.create_task(self._close(others), name=f"close {self.group}")
+            closing = self._begin_to_close(others)
         elif caller in self._workers:
             return  # a callback: the closing waits for it to return
-        await asyncio.shield(self._closing)
+        await asyncio.shield(closing)
+
+    def _close_later(self) -> None:
+        """For a handler that blocks a thread: the closing waits for it to return."""
+        if self._siblings.get(self.group) is self and self._closing is None:
+            self._begin_to_close(list(self._workers))
+
+    def _begin_to_close(self, workers: list[asyncio.Task[None]]) -> asyncio.Task[None]:
+        self._state = "closing"
+        self._closing = asyncio.create_task(self._close(workers), name=f"close {self.group}")
+        return self._closing
 
     async def _close(self, workers: list[asyncio.Task[None]]) -> None:
         self._member.arrived.set()
@@ -198,17 +207,10 @@ class Consumer:
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Stop fetching from these queues (None: all) until `resume`; buffered ones still come."""
-        for process_queue in self._named(queues):
-            process_queue.running.clear()
+        self._member.assignment.pause(queues)
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        for process_queue in self._named(queues):
-            process_queue.running.set()
-
-    def _named(self, queues: Iterable[MessageQueue] | None) -> list[ProcessQueue]:
-        """None: all, those of the retry topic too."""
-        assignment = self._member.assignment
-        return assignment.process_queues if queues is None else assignment.select(queues)
+        self._member.assignment.resume(queues)
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
         """Continue from this offset; unfinished messages of the queue are dropped."""

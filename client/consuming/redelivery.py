@@ -92,9 +92,11 @@ async def send_back(
     `in_place`: it was retried in its queue, and the retries are used up.
     """
     connection = await core.remoting.connection(core.routes.address(message.broker))
-    # The broker does not know of attempts in an orderly queue: the message carries the count.
+    # The broker does not know of attempts in an orderly queue: the message carries the count. In
+    # other queues, those that it got here while the broker was away do not count.
+    tries = message.reconsume_times if in_place else message.stored.reconsume_times
     if in_place or (delay is not None and connection.is_aerobee):
-        await _resend(core, connection, group, message, delay, max_retries, reason)
+        await _resend(core, connection, group, message, tries, delay, max_retries, reason)
         return
     if delay is not None:
         level = delay_level(delay)
@@ -120,7 +122,7 @@ async def send_back(
         )
     except AerobeeError as error:
         log.warning("%s; it is sent to the retry topic instead", error)
-        await _resend(core, connection, group, message, delay, max_retries, reason)
+        await _resend(core, connection, group, message, tries, delay, max_retries, reason)
 
 
 async def _resend(
@@ -128,6 +130,7 @@ async def _resend(
     connection: Connection,
     group: str,
     message: Message,
+    tries: int,
     delay: float | None,
     max_retries: int | None,
     reason: str,
@@ -144,7 +147,7 @@ async def _resend(
         if delay > 0:
             text = props.put(text, props.TIMER_DELAY_MS, str(round(delay * 1000)))
     else:
-        level = 3 + message.reconsume_times if delay is None else delay_level(delay)
+        level = 3 + tries if delay is None else delay_level(delay)
         text = props.put(text, props.DELAY, str(level))
     ext = {
         "a": group,
@@ -156,7 +159,7 @@ async def _resend(
         "g": str(stored.born_timestamp or time.time_ns() // 1_000_000),
         "h": str(stored.flag),
         "i": text,
-        "j": str(message.reconsume_times + 1),
+        "j": str(tries + 1),
         "k": "false",
         "m": "false",
         "n": message.broker,

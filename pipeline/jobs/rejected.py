@@ -14,7 +14,7 @@ import pyarrow as pa
 from aerobee.pipeline.jobs.table_tasks import Sorting, layout_of, retry_files
 from aerobee.pipeline.jobs.upkeep import compact
 from aerobee.pipeline.lake.data_files import read_rows, table_schema, write_files
-from aerobee.pipeline.lake.model import RETRIES, DataFile, Held, Table, retries
+from aerobee.pipeline.lake.model import RETRIES, DataFile, Held, Numbers, Table, retries
 from aerobee.pipeline.lake.opening import create_table, format_of, open_table, rejected_place
 from aerobee.pipeline.source.queues import Offsets, from_json
 from aerobee.pipeline.typed.shape import Shape
@@ -50,6 +50,13 @@ class Rejected:
             held = Held(main_held.first, main_held.next | counted)
             self.table.append(files, held, {"rows": sum(one.rows for one in files)})
             self._held = held
+
+    def set_back(self, queues: Sequence[tuple[str, str]], offsets: Numbers) -> None:
+        """What comes in these queues from there on is not here yet."""
+        self.table.refresh()
+        held = self.table.held([*queues, RETRIES]).set_back(offsets)
+        self.table.append([], held, {})
+        self._held = held
 
     def upkeep(self, small_files: int) -> None:
         compact(self._spark, self.table, self._held, small_files)

@@ -8,8 +8,10 @@ not; files that were not committed are not part of the table and are removed lat
 import logging
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS
@@ -27,8 +29,9 @@ from aerobee.pipeline.lake.model import (
 )
 from aerobee.pipeline.lake.opening import create_table, format_of, open_table, place
 from aerobee.pipeline.options import source_options
+from aerobee.pipeline.source.history import History
 from aerobee.pipeline.source.puller import Range
-from aerobee.pipeline.source.queues import Offsets, from_json, to_json
+from aerobee.pipeline.source.queues import Offsets, QueueKey, from_json, store_time, to_json
 from aerobee.pipeline.source.stream_reader import TopicStream
 from aerobee.pipeline.source.topic_ranges import TopicPlan
 from aerobee.pipeline.typed.columns import columns_of, grown
@@ -177,6 +180,9 @@ class Keeper:
         self._held = self._seen()
         start = self._start()
         end = self._stream.next_end(start, self._job.rows_per_commit)
+        if first := {key: at for key, at in end.items() if at < start.get(key, at)}:
+            start |= self._set_back(first, start)
+            end = self._stream.next_end(start, self._job.rows_per_commit)
         ranges = self._stream.planned(start, end).ranges
         if not ranges:
             self._stream.show_progress(start)
@@ -191,6 +197,28 @@ class Keeper:
         self._stream.show_progress(end)
         rejected = sum(one.rows for one in refused)
         return self._commit_of(files, time.monotonic() - began, oldest, end, rejected)
+
+    def _set_back(self, first: Offsets, start: Offsets) -> Offsets:
+        """Queues that end before what the table has of them were recreated, or lost their last
+        messages: the table says that it holds them as far as their messages are its own."""
+        history = History(self._table.where)
+        history.refresh(first)
+        ends = self._stream.available(start)
+
+        def is_other(key: QueueKey, at: int) -> bool:
+            return self._stored(key, at) not in history.stored(key, at)
+
+        back = {
+            key: at + bisect_left(range(at, ends[key]), True, key=partial(is_other, key))
+            for key, at in first.items()
+        }
+        if self._rejected:
+            self._rejected.set_back(self._queues(), to_json(back))
+        self._append([], self._held.set_back(to_json(back)), {})
+        return back
+
+    def _stored(self, key: QueueKey, at: int) -> int | None:
+        return store_time(self._stream.cluster, key, self._stream.addresses()[key], at)
 
     def _write(
         self, groups: list[list[Range]], start: Offsets

@@ -6,6 +6,7 @@ and Delta refuses a commit whose transaction another commit has moved since.
 """
 
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -97,7 +98,7 @@ class DeltaFolder:
         self.refresh()
 
     def clean(self, keep: timedelta) -> Cleaned:
-        hours = int(keep.total_seconds() // 3600)
+        hours = math.ceil(keep / timedelta(hours=1))  # vacuum takes whole ones
         gone = self._table.vacuum(
             retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True
         )

@@ -49,6 +49,17 @@ class Held:
                 following.setdefault(topic, {})[queue] = offset
         return Held(first, following)
 
+    def set_back(self, offsets: Numbers) -> "Held":
+        """With these queues held up to there only, or, before what was held, from there on."""
+        first = {topic: dict(queues) for topic, queues in self.first.items()}
+        following = {topic: dict(queues) for topic, queues in self.next.items()}
+        for topic, queues in offsets.items():
+            for queue, offset in queues.items():
+                begun = first.setdefault(topic, {})
+                begun[queue] = min(offset, begun.get(queue, offset))
+                following.setdefault(topic, {})[queue] = offset
+        return Held(first, following)
+
 
 # A key beside the queues: how often rejected rows of a typed table were tried again.
 RETRIES: Final = ("(retries)", "rejected:0")

@@ -113,6 +113,16 @@ class History:
                 _first_at(one, times, open_keys, earlier)
         return found | {key: min(found[key], offset) for key, offset in earlier.items()}
 
+    def stored(self, key: QueueKey, offset: int) -> set[int]:
+        """When the table's message at this offset was stored, in milliseconds; of a queue that was
+        recreated there may be several."""
+        schema = arrow_schema(("timestamp",))
+        found: set[int] = set()
+        for part in self.parts({key: (offset, offset + 1)}):
+            for rows in read_part(part, ("timestamp",), None, schema):
+                found.update(round(at.timestamp() * 1000) for at in rows[0].to_pylist())
+        return found
+
     def parts(self, slices: Slices) -> list[Part]:
         """The files that may hold the slices, some together where they are small."""
         parts: list[list[DataFile]] = []

@@ -191,12 +191,13 @@ def by_time(cluster: Cluster, addresses: Addresses, times: Mapping[QueueKey, int
     for key, offset in found.items():
         found[key] = min(max(offset, first[key]), end[key])
         if found[key] < end[key]:
-            stored = _store_time(cluster, key, wanted[key], found[key])
+            stored = store_time(cluster, key, wanted[key], found[key])
             found[key] += stored is not None and stored < times[key]
     return found
 
 
-def _store_time(cluster: Cluster, key: QueueKey, address: str, offset: int) -> int | None:
+def store_time(cluster: Cluster, key: QueueKey, address: str, offset: int) -> int | None:
+    """When the message there was stored; None when there is none."""
     ext = pull_fields(key, offset, 1, DEFAULT_GROUP)
     code = RequestCode.PULL_MESSAGE
     what = f"reading {key}"

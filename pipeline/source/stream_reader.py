@@ -128,9 +128,13 @@ class TopicStream:
 
     def available(self, read: Offsets) -> Offsets:
         """The newest end; that of the start of the run when it is to stop there (AvailableNow)."""
-        if self._frozen_end is not None:
-            return self._frozen_end
-        return ends(self.cluster, self.addresses(), read)
+        if self._frozen_end is None:
+            return ends(self.cluster, self.addresses(), read)
+        frozen = self._frozen_end
+        short = [key for key in read if frozen.get(key, read[key]) < read[key]]
+        if asked := {key: self._addresses[key] for key in short if key in self._addresses}:
+            self._frozen_end = frozen | ends(self.cluster, asked, read)
+        return self._frozen_end
 
     def readings(self) -> Address | None:
         """Where tasks report what they have read; from the first batch on."""
@@ -208,10 +212,12 @@ class TopicStream:
         if missing:
             _lost(f"{missing[0]} is gone; messages of it were still to be read", self.options)
         first, _ = edges(self.cluster, addresses)
-        start = {key: start.get(key, first.get(key, 0)) for key in end}
+        past = self._past(addresses) if end.keys() - start.keys() else None
+        begin = past.earliest(first) if past else first  # of queues that are new, as in next_end
+        start = {key: start.get(key, begin.get(key, 0)) for key in end}
         history = self._needed_past(start, first, addresses)
-        start, past = split_past(start, end, first, history, self.options)
-        return BatchPlan(cut(start, end, addresses, self.options), past, history)
+        start, older = split_past(start, end, first, history, self.options)
+        return BatchPlan(cut(start, end, addresses, self.options), older, history)
 
     def show_progress(self, offsets: Offsets) -> None:
         """Commits the group's offsets, for the broker's tools; never stops the stream."""

@@ -70,6 +70,8 @@ class Client(Twin[client.Client]):
 
     def close(self) -> None:
         """Close it; calls in progress in other threads end with an error."""
+        if self._loop.handled_here is not None:  # the closing would wait for the handler
+            raise RuntimeError("a handler cannot close its client: it can close its consumer")
         if self._loop.is_alive:
             try:
                 self._loop.run(self._made.close())
@@ -300,8 +302,12 @@ class Consumer(Twin[consumer.Consumer]):
         self.close()
 
     def close(self) -> None:
+        """Let running handlers end, commit, leave. A handler that calls it does not wait for it."""
         if self._loop.is_alive:  # a closed client has closed it
-            self._loop.run(self._made.close())
+            if self._loop.handled_here is self:
+                self._there(self._made._close_later)
+            else:
+                self._loop.run(self._made.close())
 
     def __iter__(self) -> Iterator[Message]:
         for received in self._loop.iterate(aiter(self._made)):
@@ -333,7 +339,8 @@ class Consumer(Twin[consumer.Consumer]):
         """Call `handler` for each message in `concurrency` threads, until it is closed."""
 
         def handle(received: AsyncMessage) -> object:
-            return handler(Message(self._loop, received))
+            with self._loop.handling(self):
+                return handler(Message(self._loop, received))
 
         self._loop.run(self._made.run(handle, concurrency=concurrency, time_limit=time_limit))
 

@@ -36,13 +36,14 @@ COMMAND = str(Path(sys.executable).with_name("aerobee"))
 
 @asynccontextmanager
 async def worker(
-    folder: Path, *words: str, url: str
+    folder: Path, *words: str, url: str, own_group: bool = False
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, bytearray]]:
     process = await asyncio.create_subprocess_exec(
         *(COMMAND, "worker", *words),
         cwd=folder,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "AEROBEE_URL": url},
+        start_new_session=own_group,
     )
     said = bytearray()
 
@@ -120,6 +121,24 @@ async def test_a_change_of_a_file_starts_it_again(
             async with asyncio.timeout(20):
                 assert await process.wait() == 0, said.decode()
         assert sorted(await bodies(mq, "done")) == [b"one of 1", b"one of 2"]
+
+
+async def test_ctrl_c_in_a_terminal_lets_the_handlers_at_work_end_with_reload_too(
+    aerobee_broker: EmbeddedBroker, folder: Path
+) -> None:
+    async with aerobee_broker.connect() as mq:
+        await mq.send("jobs", b"0")
+        words = ("shop:app", "--reload")
+        url = aerobee_broker.url
+        async with worker(folder, *words, url=url, own_group=True) as (process, said):
+            await until(lambda: bodies(mq, "done"), 20)
+            await mq.send("jobs", b"1.5")
+            await until(lambda: (folder / "begun.txt").stat().st_size == 2, 20)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to parent and child
+            async with asyncio.timeout(20):
+                assert await process.wait() == 0, said.decode()
+        assert await bodies(mq, "done") == [b"one of 1"] * 2
+        assert sum(row.lag for row in await mq.admin.lag("workers", "jobs")) == 0
 
 
 async def has_two(mq: Client) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sdk.reading import every_queue_polls
+from sdk.reading import every_queue_polls, fill, take
 from sdk.two_brokers import knows_brokers, pair
 from waiting import until
 
@@ -73,8 +73,11 @@ async def test_an_orderly_message_is_dead_after_its_last_retry_whatever_the_dela
             assert [row.body async for row in mq.find("%DLQ%g")] == [b"poison"]
 
 
+@pytest.mark.parametrize("backoff", [None, (1000.0,)])
 async def test_what_comes_again_while_the_broker_is_away_uses_up_no_retries(
-    aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    aerobee_broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    backoff: tuple[float, ...] | None,
 ) -> None:
     monkeypatch.setattr(handling, "LOCAL_RETRY_SECONDS", 0.01)
     send_back, tries = redelivery.send_back, 0
@@ -91,7 +94,7 @@ async def test_what_comes_again_while_the_broker_is_away_uses_up_no_retries(
 
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
-        options = ConsumerOptions(max_retries=3)
+        options = ConsumerOptions(max_retries=3, backoff=backoff)
         async with mq.consumer("orders", group="g", options=options) as inbox:
             monkeypatch.setattr(redelivery, "send_back", away_at_first)
             running = asyncio.create_task(inbox.run(handle))
@@ -175,3 +178,21 @@ async def test_a_paused_consumer_gets_neither_what_is_sent_then_nor_retries(
             async with asyncio.timeout(5):
                 found = [(await inbox.get()).body for _ in range(5)]
             assert sorted(found) == [b"first"] + [b"later"] * 4
+
+
+async def test_a_paused_queue_that_goes_to_another_member_and_comes_back_is_paused_still(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
+    async with aerobee_broker.connect() as mq, aerobee_broker.connect() as other:
+        await mq.admin.create_topic("orders", queues=2)
+        async with mq.consumer("orders", group="g") as inbox:
+            await until(lambda: len(inbox.queues) == 2)
+            inbox.pause()
+            async with other.consumer("orders", group="g"):
+                await until(lambda: len(inbox.queues) == 1)
+            await until(lambda: len(inbox.queues) == 2)
+            rows = inbox._member.assignment.select(inbox.queues)
+            assert [row.running.is_set() for row in rows] == [False, False]
+            inbox.resume(inbox.queues)
+            await fill(mq, "orders", 10)
+            assert len(await take(inbox, 10)) == 10

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from sdk.reading import fill, transport_to
-from sdk.two_brokers import has_queues, knows_brokers
+from sdk.two_brokers import has_queues, knows_brokers, on_both, pair
 from waiting import until
 
 from aerobee import AerobeeError, Client, ConnectFailed, ConsumerOptions, Message, MessageQueue
-from aerobee.client.consuming import handling, pull_loop, redelivery
+from aerobee.client.consuming import handling, order_locks, pull_loop, redelivery
 from aerobee.client.consuming.offsets import BrokerOffsets
 from aerobee.testing import EmbeddedBroker
 
@@ -146,6 +146,32 @@ async def test_a_missed_renewal_of_locks_does_not_deliver_again_what_is_finished
             transport.resume_reading()
             async with asyncio.timeout(10):
                 assert int((await inbox.get()).body) == 2
+
+
+async def test_a_queue_given_up_while_another_broker_is_slow_is_not_locked_again(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
+    second = await pair(aerobee_broker)
+    async with aerobee_broker.connect() as mq, aerobee_broker.connect() as other:
+        await on_both(mq, "orders", 1)
+        await other.queues("orders")
+        async with mq.consumer("orders", group="g", orderly=True) as inbox:
+            assignment = inbox._member.assignment
+            await until(lambda: len(inbox.queues) == 2)
+            assignment._tasks[0].cancel()  # no rebalance, which would take it back
+            await asyncio.wait(assignment._tasks[:1])
+            slow = assignment.process_queues[0].queue.broker_name
+            [given_up] = [row for row in assignment.select(None) if row.queue.broker_name != slow]
+            transport = transport_to(mq, mq._core.routes.address(slow))
+            transport.pause_reading()
+            renewing = asyncio.create_task(assignment._renew_locks())
+            await asyncio.sleep(0)  # the slow broker is asked
+            await assignment._release(given_up)
+            transport.resume_reading()
+            await renewing
+            locked, _ = await order_locks.lock(other._core, "g", [given_up.queue])
+            assert locked == {given_up.queue}
+    await second.stop()
 
 
 async def test_a_queue_that_is_slow_to_take_is_taken_once(

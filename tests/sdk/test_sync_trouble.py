@@ -154,6 +154,59 @@ producer.send(b"y")
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
 
 
+async def test_a_callback_that_closes_its_client_gets_an_error_and_the_client_stays_open(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
+    script = """
+import sys
+from aerobee import Verdict
+from aerobee.sync import connect
+mq = connect(sys.argv[1])
+def check(half):
+    try:
+        mq.close()
+    except RuntimeError as error:
+        print(error)
+    return Verdict.ROLLBACK
+with mq.transactions("orders", group="g", check=check) as producer:
+    try:
+        with producer.begin(b"half"):
+            raise ValueError("the check decides")
+    except ValueError:
+        mq.send("orders", b"later")
+mq.close()
+"""
+    done = await run_script(script, aerobee_broker.url)
+    assert done.returncode == 0, done.stderr
+    assert "cannot be called from its own callbacks" in done.stdout
+
+
+async def test_a_handler_in_a_thread_closes_its_consumer_and_its_message_is_acked(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
+    script = """
+import sys
+from aerobee.sync import connect
+with connect(sys.argv[1]) as mq:
+    mq.send("orders", b"last")
+    with mq.consumer("orders", group="g") as inbox:
+        def handle(message):
+            try:
+                mq.close()
+            except RuntimeError as error:
+                print(error)
+            inbox.close()
+            inbox.close()
+        inbox.run(handle, concurrency=2)
+    print(mq.admin.members("g"), sum(row.lag for row in mq.admin.lag("g", "orders")))
+"""
+    done = await run_script(script, aerobee_broker.url)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    refused, left = done.stdout.splitlines()
+    assert refused == "a handler cannot close its client: it can close its consumer"
+    assert left == "[] 0"
+
+
 async def test_a_client_whose_closing_fails_leaves_no_thread_behind(
     aerobee_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,12 +18,15 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from spark.helpers import create_topic, numbers, produce, topic_values
 
 from aerobee.pipeline import arrow
+from aerobee.pipeline.options import source_options
 from aerobee.pipeline.outage import Unreachable
 from aerobee.pipeline.sink.encode import BulkIds, encode_rows
 from aerobee.pipeline.sink.homes import Home, homes_of
 from aerobee.pipeline.sink.sender import BatchSender
+from aerobee.pipeline.source import stream_reader
 from aerobee.pipeline.source.puller import PullPlan, Range, pull_range
 from aerobee.pipeline.source.queues import DataLoss, QueueKey, ends, latest
+from aerobee.pipeline.source.stream_reader import TopicStream
 from aerobee.pipeline.wire import Access, Cluster
 
 AWAY_SECONDS = 5.0  # well above what a query's start waits for
@@ -117,6 +120,22 @@ def test_a_replica_that_lags_ends_no_read(own_broker: OwnBroker) -> None:
             list(pull_range(cluster, Range(key, replica.broker, 0, 11), plan, pytest.fail))
     rows = [row for body in bodies for row in arrow.decode(body, ["value"]).column(0).to_pylist()]
     assert rows == numbers(10)
+
+
+def test_a_replica_that_lags_when_a_run_of_a_stream_begins_loses_nothing(
+    own_broker: OwnBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Trigger.AvailableNow the end is asked for once, maybe while there is no master."""
+    master, replica = own_broker(), own_broker()
+    for broker, count in ((master, 10), (replica, 3)):
+        create_topic(broker.broker, "in", 1)
+        produce(broker.namesrv, "in", numbers(count))
+    given = {"namesrv": master.namesrv, "subscribe": "in", "failOnDataLoss": "false"}
+    with closing(TopicStream(source_options(given, streaming=True))) as stream:
+        (key,) = stream.addresses()
+        monkeypatch.setattr(stream_reader, "discover", lambda *_: {key: replica.broker})
+        stream.freeze()
+        assert stream.next_end({key: 8}, None) == {key: 10}
 
 
 def test_a_ledger_is_asked_at_the_address_that_the_master_has_by_now(own_broker: OwnBroker) -> None:

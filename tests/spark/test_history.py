@@ -20,7 +20,8 @@ from spark.trimming import trim_oldest_file
 from aerobee.pipeline.jobs.table import Keeper, TableJob
 from aerobee.pipeline.jobs.upkeep import Upkeep
 from aerobee.pipeline.options import OptionError, source_options
-from aerobee.pipeline.source.queues import DataLoss
+from aerobee.pipeline.source.queues import DataLoss, QueueKey
+from aerobee.pipeline.source.stream_reader import TopicStream
 from aerobee.pipeline.source.topic_ranges import TopicPlan, plan_batch, read_joined
 
 pytestmark = pytest.mark.timeout(400)  # a busy machine starts workers slowly
@@ -103,6 +104,26 @@ def test_a_stream_from_the_earliest_begins_in_the_table(
     found = spark.read.parquet(str(tmp_path / "out")).select("offset", "value").collect()
     assert sorted(row.offset for row in found) == list(range(260))
     assert values(found) == bodies(260)
+
+
+def test_a_queue_that_is_new_to_a_stream_begins_in_the_table(
+    spark: SparkSession, own_broker: Start, tmp_path: Path
+) -> None:
+    broker = own_broker(**SMALL)
+    create_topic(broker.broker, "wider", 1)
+    produce(broker.namesrv, "wider", bodies(5), queue_id=0)
+    read_before = {QueueKey("wider", "broker-a", 0): 5}
+    create_topic(broker.broker, "wider", 2)
+    produce(broker.namesrv, "wider", bodies(200), queue_id=1)
+    where = str(tmp_path / "table")
+    with closing(keep(spark, broker, "wider", Path(where), "parquet")) as keeper:
+        assert keeper.trigger() is not None
+    assert trim_oldest_file(broker, "wider", 1) > 0
+    given = {"namesrv": broker.namesrv, "subscribe": "wider", "history": where}
+    with closing(TopicStream(source_options(given, streaming=True))) as stream:
+        end = stream.next_end(read_before, None)
+        plan = stream.planned(read_before, end)
+    assert plan.past == {QueueKey("wider", "broker-a", 1): (0, 200)} and plan.ranges == []
 
 
 def test_a_gap_between_table_and_broker_is_an_error(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,17 @@ from typing import Any
 import duckdb
 import pytest
 from peers.aerobee_broker import AerobeeBroker
+from peers.wire import Wire
 from pyspark.sql import SparkSession
 from spark.helpers import Run, create_topic, last_line, numbers, produce
 from spark.lake_readers import FORMATS, open_with_others
 
 from aerobee.pipeline.jobs.table import Commit, Keeper, TableJob, keep_table
 from aerobee.pipeline.jobs.upkeep import Upkeep
-from aerobee.pipeline.lake.model import TableConflict
-from aerobee.pipeline.lake.opening import open_table
+from aerobee.pipeline.lake.data_files import table_schema
+from aerobee.pipeline.lake.model import Held, TableConflict
+from aerobee.pipeline.lake.opening import create_table, open_table
+from aerobee.pipeline.source.queues import DataLoss
 
 pytestmark = pytest.mark.timeout(400)  # a busy machine starts workers slowly
 
@@ -92,6 +96,66 @@ def test_small_files_are_merged_and_leftovers_removed(
     assert {str(file) for file in where.rglob("part-*.parquet")} == named
     for reader, values in open_with_others(where, table_format).items():
         assert sorted(values) == numbers(120), reader
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_file_that_no_commit_names_stays_for_half_an_hour_if_that_is_asked_for(
+    tmp_path: Path, table_format: str
+) -> None:
+    table = create_table(str(tmp_path / "t"), table_format, table_schema(()), ())
+    file = Path(table.data_folder(), "part-1.parquet")
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"of a task that is not done")
+    table.clean(timedelta(minutes=30))
+    assert file.exists()
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_recreated_topic_is_added_from_its_beginning_if_loss_is_allowed(
+    spark: SparkSession, broker: AerobeeBroker, tmp_path: Path, table_format: str
+) -> None:
+    topic = f"remade-table-{table_format}"
+    create_topic(broker.broker, topic, 2)
+    fill_two(broker, topic, 20)
+    where = tmp_path / "t"
+    job = TableJob(broker.namesrv, str(where), topic, table_format=table_format)
+    assert keep_table(spark, job, print) == 20
+    with Wire(broker.broker) as wire:
+        assert wire.request(215, {"topic": topic}).code == 0
+    create_topic(broker.broker, topic, 2)
+    produce(broker.namesrv, topic, numbers(5, 20), queue_id=0)
+    with pytest.raises(DataLoss, match="ends at 5, before 10"):
+        keep_table(spark, job, print)
+    job = replace(job, fail_on_data_loss=False)
+    assert keep_table(spark, job, print) == 5
+    produce(broker.namesrv, topic, numbers(3, 25), queue_id=1)
+    assert keep_table(spark, job, print) == 3
+    for reader, values in open_with_others(where, table_format).items():
+        assert sorted(values) == numbers(28), reader
+
+
+def test_a_queue_that_lost_its_last_messages_is_continued_where_it_is_the_tables(
+    spark: SparkSession, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    create_topic(broker.broker, "shorter", 1)
+    produce(broker.namesrv, "shorter", numbers(20))
+    where = tmp_path / "t"
+    job = TableJob(broker.namesrv, str(where), "shorter", fail_on_data_loss=False)
+    assert keep_table(spark, job, print) == 20
+    table = open_table(str(where), writing=True)
+    held = table.held([])
+    [queue] = held.next["shorter"]
+    table.append([], Held(held.first, {"shorter": {queue: 25}}), {})  # as if it had five more
+    produce(broker.namesrv, "shorter", numbers(3, 20))  # where those were
+    assert keep_table(spark, job, print) == 3
+    assert open_table(str(where)).held([]).next == {"shorter": {queue: 23}}
+    for reader, values in open_with_others(where, "parquet").items():
+        assert sorted(values) == numbers(23), reader
+
+
+def fill_two(broker: AerobeeBroker, topic: str, count: int) -> None:
+    for queue_id in range(2):
+        produce(broker.namesrv, topic, numbers(count)[queue_id::2], queue_id=queue_id)
 
 
 @pytest.mark.parametrize("table_format", FORMATS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from peers.aerobee_broker import AerobeeBroker
+from peers.wire import Wire
 from pyspark.sql import SparkSession
 from spark.helpers import create_topic, produce
 from spark.lake_readers import FORMATS
@@ -158,6 +160,24 @@ def test_a_trigger_killed_between_its_two_commits_rejects_nothing_twice(
     produce(broker.namesrv, "half-way", [b"neither"])
     assert keep_table(spark, this, print) == 3
     assert [row["id"] for row in rows_of(str(where), "id")] == [1, 2]
+    beside = [bytes(row["value"]) for row in rows_of(rejected_place(str(where)), "value")]
+    assert sorted(beside) == [b"neither", b"no"]
+
+
+def test_what_a_recreated_topic_holds_is_rejected_anew(
+    spark: SparkSession, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    create_topic(broker.broker, "made-twice", 1)
+    produce(broker.namesrv, "made-twice", [order(1), b"no", order(2)])
+    where = tmp_path / "t"
+    this = job(broker, where, "made-twice", "parquet", SCHEMA)
+    assert keep_table(spark, this, print) == 3
+    with Wire(broker.broker) as wire:
+        assert wire.request(215, {"topic": "made-twice"}).code == 0
+    create_topic(broker.broker, "made-twice", 1)
+    produce(broker.namesrv, "made-twice", [b"neither", order(3)])
+    assert keep_table(spark, replace(this, fail_on_data_loss=False), print) == 2
+    assert [row["id"] for row in rows_of(str(where), "id")] == [1, 2, 3]
     beside = [bytes(row["value"]) for row in rows_of(rejected_place(str(where)), "value")]
     assert sorted(beside) == [b"neither", b"no"]
 
