@@ -191,6 +191,19 @@ def test_a_recall_takes_back_its_timer_and_no_other(world: World, key: str, late
     assert sorted(world.bodies("U")) == [b"gone", b"stays"]
 
 
+def test_a_recall_counts_also_if_it_is_read_with_its_timer_after_their_time(world: World) -> None:
+    at_ms = START_MS + 1_700
+    for body in (b"gone", b"stays"):
+        deliver_at(world, at_ms, body)
+    deliver_at(world, at_ms + 1000, b"gone", topic="U")
+    for topic in ("T", "U"):  # that of U names another second: it is of no timer
+        world.send(topic, b"0", TIMER_DEL_UNIQKEY=b"gone".hex(), TIMER_DELIVER_MS=str(at_ms))
+    world.reopen_after_kill()  # before any of them is on the wheel
+    world.advance(5)
+    assert list(run_until(world, START_MS + 6_000)) == [b"stays"]
+    assert world.bodies("U") == [b"gone"] and world.timers.pending == 0
+
+
 def test_a_far_timer_can_be_recalled(tmp_path: Path) -> None:
     world = World(tmp_path / "store", timer_roll_window_slot=60)
     at_ms = START_MS + 300_000

@@ -11,6 +11,7 @@ from aerobee.broker.services.timers.messages import (
     NOTHING_RECALLED,
     fired,
     message_of,
+    recalled_key,
     rolled,
 )
 from aerobee.broker.services.timers.slot import FIRST_PLACE, Place, TimerSlot
@@ -66,13 +67,19 @@ class TimerDelivery:
         return self.known_from if known else self._store.max_physical_offset
 
     def deliver_due(self, timers: list[Timer], now_ms: int) -> set[int]:
-        """Deliver timers that were already due when they were read; returns those that failed."""
+        """Deliver timers that were already due when they were read; returns those that failed. A
+        recall among them may be of another: after a crash they are read together."""
+        recalled: dict[int, set[str]] = {}  # by their seconds, as on the wheel
+        for timer in timers:
+            if (key := recalled_key(timer.properties)) is not None:
+                recalled.setdefault(_second(timer), set()).add(key)
         ready = []
         for timer in sorted(timers, key=lambda timer: timer.deliver_ms):
             if timer.physical_offset in self.known:
                 continue
             message = put_again.message_at(self._store, timer.physical_offset, timer.record_size)
-            made = message and fired(message, NEVER_ENQUEUED, now_ms, NOTHING_RECALLED)
+            without = recalled.get(_second(timer), NOTHING_RECALLED)
+            made = message and fired(message, NEVER_ENQUEUED, now_ms, without)
             if message is not None and made is not None:
                 ready.append((message, made))
         results = self._put([made for _, made in ready])
@@ -160,3 +167,7 @@ class TimerDelivery:
                 if message.topic != TIMER_TOPIC:  # else it was only rolled
                     self._counts.add_delivered(message.topic)
         return results
+
+
+def _second(timer: Timer) -> int:
+    return (timer.deliver_ms - 1) // 1000
