@@ -231,7 +231,9 @@ class Sends:
         in_order = self.broker.order_locks.has_live(group)
         if fields.reconsume_times > most or in_order:
             message.topic = self.broker.topics.create_dlq(group).name
-            origin = properties.get(message.properties, properties.RETRY_TOPIC) or fields.topic
+            origin = properties.get(message.properties, properties.RETRY_TOPIC) or ""
+            if self.broker.topics.get(origin) is None:  # clients must not make up counters
+                origin = fields.topic
             self.broker.stats.add_dead(origin, group)
             message.queue_id = 0
             message.properties = properties.remove(

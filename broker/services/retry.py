@@ -96,7 +96,9 @@ class Retry:
         result = self._store.put_accepted([message])[0]
         if result.ok:
             self._stats.add_put(message.topic, 1, result.size)
-            origin = props.get(message.properties, props.RETRY_TOPIC) or failed.topic
+            origin = props.get(message.properties, props.RETRY_TOPIC) or ""
+            if self._topics.get(origin) is None:  # clients must not make up counters
+                origin = failed.topic
             self._stats.add_send_back(origin, request.group)
             if is_dlq_topic(message.topic):
                 self._stats.add_dead(origin, request.group)

@@ -87,3 +87,19 @@ async def test_a_configuration_that_no_file_can_hold_is_refused_and_others_are_s
     assert (await peer.ask(18, body={"topicConfigList": [one]})).code == 0
     assert serving.broker.groups.file.is_saved and serving.broker.topics.file.is_saved
     assert serving.broker.groups.find("bad") is None and serving.broker.topics.get("bad") is None
+
+
+async def test_retries_are_counted_only_for_topics_that_exist(serving: Serving, peer: Peer) -> None:
+    serving.broker.topics.put(TopicConfig("T", 1, 1))
+    for number, origin in enumerate(("T", "made-up-1", "made-up-2")):
+        properties = f"RETRY_TOPIC\x01{origin}\x02"
+        ext = dict(a="g", b="%RETRY%g", c="TBW102", d=4, e=0, f=0, g=1, h=0, i=properties, j=99)
+        assert (await peer.ask(310, ext, b"x")).code == 0
+        stored = await serving.store("T", 0, b"%d" % number, properties=properties)
+        back = {"offset": stored.physical_offset, "group": "g", "delayLevel": 1}
+        assert (await peer.ask(36, back)).code == 0
+    stats = serving.broker.stats
+    assert {topic for topic, _, _ in stats.dead_counters()} == {"T", "%RETRY%g"}
+    sent_back = stats.find("SNDBCK_PUT_NUMS", "T@g")
+    assert sent_back is not None and sent_back[0].nums == 3
+    assert stats.find("SNDBCK_PUT_NUMS", "made-up-1@g") is None
