@@ -94,6 +94,13 @@ def topic_if_named(field: str, *actions: str) -> Need:
     return lambda asked: topic(field, *actions)(asked) if asked.command.ext.get(field) else iter(())
 
 
+def topics_if_named(field: str, *actions: str) -> Need:
+    """Topics that an ext field names, with semicolons between."""
+    return lambda asked: (
+        of_topic(name, *actions) for name in asked.command.ext.get(field, "").split(";") if name
+    )
+
+
 def group_if_named(field: str, *actions: str) -> Need:
     return lambda asked: group(field, *actions)(asked) if asked.command.ext.get(field) else iter(())
 

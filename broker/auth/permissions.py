@@ -23,6 +23,7 @@ from aerobee.broker.auth.needs import (
     topic,
     topic_if_named,
     topic_or_cluster,
+    topics_if_named,
 )
 from aerobee.protocol.wire.codes import RequestCode
 
@@ -107,7 +108,11 @@ ROWS: Final[Mapping[int, Row]] = {
     RequestCode.DELETE_SUBSCRIPTIONGROUP: (group("groupName", DELETE),),
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: (group("group", GET),),
     RequestCode.GET_CONSUMER_CONNECTION_LIST: (group("consumerGroup", GET),),
-    RequestCode.GET_CONSUME_STATS: (group("consumerGroup", GET), topic_if_named("topic", GET)),
+    RequestCode.GET_CONSUME_STATS: (
+        group("consumerGroup", GET),
+        topic_if_named("topic", GET),
+        topics_if_named("topicList", GET),
+    ),
     RequestCode.QUERY_TOPICS_BY_CONSUMER: (group("group", GET),),
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: (
         group("group", GET),

@@ -64,7 +64,8 @@ class RequestLink(asyncio.Protocol):
             async with asyncio.timeout(seconds):
                 return await answer
         except TimeoutError:
-            self.close()
+            if self._transport is not None:  # not closed: that waits until all is sent
+                self._transport.abort()
             raise LinkError(f"{self._name} did not answer in {seconds:g} s") from None
 
     def close(self) -> None:

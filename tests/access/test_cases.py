@@ -236,6 +236,23 @@ async def test_rows_of_another_topic_are_not_published_however_their_chunk_is_wr
         assert app.broker.batch_ledger.book.newest("q") == -1
 
 
+async def test_the_progress_of_a_group_is_shown_in_topics_that_may_be_read_only(
+    tmp_path: Path,
+) -> None:
+    rights = '["allow Topic:t Get", "allow Group:g Get"]'
+    watcher = f"  - {{accessKey: watcher, secretKey: a-secret-of-watcher, policies: {rights}}}\n"
+    async with guarded_broker(tmp_path, USERS + watcher) as app:
+        await make_topics(app, "t", "secret")
+        async with Asker.connected(app.broker_port) as asker:
+            for named, code in (
+                ({"topic": "t"}, 0),
+                ({"topicList": "t;"}, 0),
+                ({"topic": "secret"}, NO),
+                ({"topicList": "t;secret"}, NO),
+            ):
+                assert (await asker.ask("watcher", 208, GROUP | named)).code == code, named
+
+
 async def test_21_a_oneway_request_that_is_denied_is_silent_and_changes_nothing(
     app: AppBroker,
 ) -> None:

@@ -217,6 +217,32 @@ async def test_a_broker_that_came_back_by_another_connection_stays_when_its_old_
     await until(gone)
 
 
+async def test_a_name_server_that_stopped_reading_is_connected_to_again() -> None:
+    accepted, ended = 0, asyncio.Event()
+
+    async def deaf(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        await ended.wait()
+        writer.close()
+
+    listener = await asyncio.start_server(deaf, "127.0.0.1", 0)
+    link = RequestLink(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}", lambda: None)
+    await link.connect(5)
+    large = Command(RequestCode.REGISTER_BROKER, {}, bytes(32 << 20))  # more than a socket holds
+    with pytest.raises(LinkError, match="did not answer"):
+        await link.request(large, 0.2)
+
+    async def again() -> bool:
+        await link.connect(5)
+        return accepted == 2
+
+    await until(again, 20)
+    link.close()
+    ended.set()
+    listener.close()
+
+
 async def test_a_broker_that_takes_another_name_leaves_nothing_of_its_old_one(ask: Ask) -> None:
     await register(ask)
     assert (await register(ask, brokerName="broker-b")).code == 0

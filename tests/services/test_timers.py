@@ -197,8 +197,7 @@ def test_a_recall_counts_also_if_it_is_read_with_its_timer_after_their_time(worl
         deliver_at(world, at_ms, body)
     deliver_at(world, at_ms + 1000, b"gone", topic="U")
     for topic in ("T", "U"):  # that of U names another second: it is of no timer
-        recalled = {"TIMER_DEL_UNIQKEY": b"gone".hex(), "TIMER_DELIVER_MS": str(at_ms)}
-        world.send(topic, b"0", **recalled)
+        world.send(topic, b"0", TIMER_DEL_UNIQKEY=b"gone".hex(), TIMER_DELIVER_MS=str(at_ms))
     world.reopen_after_kill()  # before any of them is on the wheel
     world.advance(5)
     assert list(run_until(world, START_MS + 6_000)) == [b"stays"]
