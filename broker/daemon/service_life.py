@@ -89,14 +89,23 @@ class ServiceLife:
             opened()
             self._load_services(promoted)
         except OSError as error:
-            broker.store.close()
+            self._close_store()
             raise StoreError(
                 f"the configuration in {broker.store.settings.layout.config} cannot be used: "
                 f"{error}; check the permissions there, and the disk"
             ) from error
         except Exception:  # a mistake of ours too: the next start needs the folder
-            broker.store.close()
+            self._close_store()
             raise
+
+    def _close_store(self) -> None:
+        """Of a start that has failed. After an unclean stop the next one has to know of that, too:
+        it lowers offsets, and a replica may lack what it acknowledged."""
+        store = self._broker.store
+        if store.was_stopped:
+            store.close()
+        else:
+            store.abandon()
 
     def _load_services(self, promoted: bool) -> None:
         broker = self._broker

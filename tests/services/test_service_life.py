@@ -66,6 +66,31 @@ def test_progress_ahead_of_what_a_power_failure_left_skips_no_message_that_comes
     abandon(broker)
 
 
+def test_a_start_that_fails_after_a_power_failure_leaves_it_to_the_next_to_lower_progress(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "store"
+    broker = load(root)
+    sent = [send(broker, b"%d" % number) for number in range(10)]
+    broker.offsets.commit("g", "T", 0, 10)
+    broker.offsets.file.save()
+    abandon(broker)
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(sent[6].physical_offset)
+        file.write(bytes(10 * sent[6].size))
+
+    unreadable = root / "config/subscriptionGroup.json"
+    unreadable.unlink(missing_ok=True)
+    unreadable.mkdir()
+    with pytest.raises(StoreError, match="check the permissions"):
+        load(root)
+    unreadable.rmdir()
+    broker = load(root)
+    assert broker.store.max_offset("T", 0) == 6
+    assert broker.offsets.query("g", "T", 0) == 6
+    abandon(broker)
+
+
 def test_progress_whose_messages_are_elsewhere_is_kept_over_a_stop_in_order(tmp_path: Path) -> None:
     """A folder of configuration may go to another broker without the log."""
     root = tmp_path / "store"
