@@ -14,6 +14,7 @@ from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.dispatch import facts, reput
 from aerobee.broker.store.dispatch.dispatcher import RecordDispatcher
 from aerobee.broker.store.log.facts import Fact
+from aerobee.broker.store.message_store import MessageStore
 
 from .conftest import OpenStore, dispatch, message, read_all
 from .faulty_disk import FaultyDisk
@@ -238,3 +239,46 @@ async def test_a_copys_last_few_records_are_dispatched_with_those_that_follow(
     await slave.reput._dispatch_all()
     assert slave.dispatched_offset == end
     assert len(read_all(slave)) == 410
+
+
+def copied_to_a_replica(
+    open_store: OpenStore, tmp_path: Path, count: int
+) -> tuple[MessageStore, int]:
+    """A replica with a master's messages, none of them confirmed; the size of each record."""
+    master = open_store(root=tmp_path / "master")
+    size = {result.size for result in master.put([message()] * count)}
+    replica = open_store(root=tmp_path / "replica", has_arbiter=True)
+    replica.confirm(0)
+    for file in master.commit_log.files.files:
+        replica.append_copy(file.start, memoryview(file.read(0, file.wrote)))
+    return replica, size.pop()
+
+
+@pytest.mark.parametrize("past", [1, 7, 8, 60])
+def test_a_replica_dispatches_whole_records_where_a_java_one_has_confirmed_a_part_of_the_next(
+    open_store: OpenStore, tmp_path: Path, past: int
+) -> None:
+    replica, size = copied_to_a_replica(open_store, tmp_path, 3)
+    for whole in range(3):
+        replica.confirm(whole * size + past)
+        dispatch(replica)
+        assert replica.dispatched_offset == whole * size
+        assert len(read_all(replica)) == whole
+    replica.confirm(3 * size)
+    dispatch(replica)
+    assert [each.queue_offset for each in read_all(replica)] == [0, 1, 2]
+
+
+def test_a_replica_dispatches_the_next_file_where_the_end_of_one_was_confirmed_in_part(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    replica, size = copied_to_a_replica(open_store, tmp_path, 800)
+    first, *others = replica.commit_log.files.files
+    records = (first.size - 8) // size * size
+    assert others and records + 4 < first.size
+    replica.confirm(records + 4)
+    dispatch(replica)
+    assert replica.dispatched_offset == records
+    replica.confirm(replica.max_physical_offset)
+    dispatch(replica)
+    assert [each.queue_offset for each in read_all(replica)] == list(range(800))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from aerobee.broker.store.dispatch.dispatcher import RecordDispatcher
+from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.broker.store.log.facts import Fact
 from aerobee.broker.store.log.read_records import read_records
@@ -47,21 +48,36 @@ class LogWalk:
         if is_known and dispatcher.dispatch_written(file, offset - file.start, end, BLOCK_RECORDS):
             return True
         facts: list[Fact] = []
+        passed = offset  # the end of the last record that was read
         try:
             for record, piece, base in read_records(file, offset - file.start, end):
-                if record.physical_offset < self._deleted.get(record.topic, 0):
-                    continue
-                facts.append(dispatcher.fact_of(record, piece, base))
+                if record.physical_offset >= self._deleted.get(record.topic, 0):
+                    facts.append(dispatcher.fact_of(record, piece, base))
+                passed = record.physical_offset + record.size
                 if len(facts) >= STEP_RECORDS:
                     break
         except CorruptRecord:
-            if not facts:  # else the next step starts with it, and raises
+            # With facts, the next step starts with it, and raises.
+            if not facts and not _is_within_record(file, passed, limit):
                 raise
         if facts:
             dispatcher.dispatch_read(facts)
-        else:
+        elif end == file.readable:
             dispatcher.dispatched_offset = file.start + end
+        elif passed > offset:
+            dispatcher.dispatched_offset = passed
+        else:
+            return False
         self._log.last_store_timestamp = max(
             self._log.last_store_timestamp, dispatcher.dispatched_timestamp
         )
         return True
+
+
+def _is_within_record(file: MappedFile, offset: int, limit: int) -> bool:
+    """Whether the limit is within the record that begins here: what a Java slave has confirmed may
+    end anywhere. CorruptRecord when there is none."""
+    if limit - file.start >= file.readable:
+        return False
+    found = next(read_records(file, offset - file.start, file.readable), None)
+    return found is not None and found[0].physical_offset + found[0].size > limit
