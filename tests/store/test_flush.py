@@ -395,6 +395,28 @@ def test_an_index_file_that_fills_up_during_its_sync_is_synced_again(
     assert {first.path, second.path} <= set(disk.synced)
 
 
+def test_entries_that_take_the_place_of_others_during_a_flush_are_flushed_by_the_next(
+    open_store: OpenStore,
+) -> None:
+    """A replica gets messages of a topic that was deleted and created again before it hears of
+    either."""
+    disk = FaultyDisk()
+    store = open_store(disk=disk)
+    store.put([message() for _ in range(3)])
+    dispatch(store)
+    job = store.queue_flush.prepare(thorough=True)
+    assert job is not None
+    store.queue_flush.sync(job)
+    queue = store.queue_table.table["T", 0]
+    for number in range(3):
+        assert queue.put(number, 10_000 + 100 * number, 100, 0)
+    assert queue.cuts == 1
+    store.queue_flush.complete(job)
+    disk.synced.clear()
+    assert store.queue_flush.step(thorough=True)
+    assert queue.files.files[0].path in disk.synced
+
+
 def put_keys(store: MessageStore, number: int) -> None:
     for n in range(number):
         assert store.put([message(properties=f"KEYS\x01k{n}\x02")])[0].ok

@@ -47,6 +47,7 @@ class QueuePart(NamedTuple):
     end: int  # of its entries, in bytes
     ext_end: int  # of its units
     files: list[MappedFile]
+    cuts: int  # of the queue so far: after another one, `end` is of other entries
 
 
 @dataclass(slots=True)
@@ -115,7 +116,7 @@ class QueueFlush:
             files = queue.unflushed(least_pages)
             if files:
                 ext_end = queue.ext.end if queue.ext is not None else 0
-                job.queues.append(QueuePart(queue, queue.written_bytes, ext_end, files))
+                job.queues.append(QueuePart(queue, queue.written_bytes, ext_end, files, queue.cuts))
         if self._index is not None:
             if thorough:
                 self._index.write_pending()
@@ -189,7 +190,9 @@ class QueueFlush:
             return
         if Cause.QUEUES_LOST in self._refusals:
             self._refusals.clear(Cause.QUEUES_LOST)
-        for queue, end, ext_end, _ in job.queues:
+        for queue, end, ext_end, _, cuts in job.queues:
+            if queue.cuts != cuts:
+                continue
             queue.note_flushed(end)
             if queue.ext is not None:
                 queue.ext.flushed = min(ext_end, queue.ext.end)
