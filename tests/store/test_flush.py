@@ -13,7 +13,10 @@ from waiting import until
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.dispatch.reput import STEP_FACTS
+from aerobee.broker.store.durability import flush_queues, queue_dates
+from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.results import PutStatus
 from aerobee.protocol.files.checkpoint import StoreCheckpoint, decode_checkpoint
 
@@ -329,6 +332,27 @@ def test_a_topic_deleted_between_two_moments_of_a_flush_fences_nothing(
     monkeypatch.setattr(disk, "syncdir", syncdir_too_late)
     store.queue_flush.complete(store.queue_flush.sync(job))
     assert store.queues() == {"other": [0]}
+    assert store.put([message()])[0].ok
+
+
+def test_a_topic_deleted_before_its_full_file_gets_a_date_fences_nothing(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.put([message() for _ in range(60)])
+    dispatch(store)
+    job = store.queue_flush.prepare(thorough=True)
+    assert job is not None
+
+    def is_full_and_deleted(queue: ConsumeQueue, mapped: MappedFile) -> bool:
+        is_full = queue_dates.is_full(queue, mapped)
+        if is_full:
+            store.delete_topic("T")
+        return is_full
+
+    monkeypatch.setattr(flush_queues, "is_full", is_full_and_deleted)
+    store.queue_flush.complete(store.queue_flush.sync(job))
+    assert not store.queues()
     assert store.put([message()])[0].ok
 
 

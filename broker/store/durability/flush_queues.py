@@ -175,8 +175,13 @@ class QueueFlush:
                 job.path = mapped.path
                 mapped.file.sync()
                 if is_full(part.queue, mapped):
-                    with suppress(FileNotFoundError):  # its topic may have been deleted
+                    try:
                         date_file(self._log.files, part.queue, mapped)
+                    except FileNotFoundError:
+                        pass  # an operator has removed it
+                    except OSError:
+                        if mapped.usable:  # else its topic was deleted meanwhile
+                            raise
         for file, _ in job.index:
             job.path = file.path
             file.write_slots()
