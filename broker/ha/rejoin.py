@@ -4,7 +4,8 @@
     -----------------  -----------------------------------  ------------------------------------
     none yet           any                                  follow from the master's first byte
     all has expired    its last >= ours, our end is common  follow from there
-    all has expired    its last >= ours, it is not          follow from the master's first byte
+    all has expired    its last >= ours, it is not          follow from the master's first byte;
+                                                            cut back to there first, if we were past
     no epochs          any                                  follow if ours is no longer than its
     ends in its log    its last >= ours                     follow
     has more           its last > ours                      cut back to the end of what is common
@@ -58,7 +59,7 @@ _START_EMPTY = "keep this folder if you need its messages, and start with an emp
 def plan_rejoin(ours: LogState, master: LogState) -> Follow | Cut:
     """StreamError says why we cannot follow."""
     if ours.is_empty and not (ours.end and ours.epochs):
-        return Follow(Epochs(), master.start)
+        return _anew(ours, master)
     if master.epochs.last < ours.epochs.last:
         raise StreamError(
             f"the master is in epoch {master.epochs.last}, we have one of epoch "
@@ -85,13 +86,19 @@ def plan_rejoin(ours: LogState, master: LogState) -> Follow | Cut:
     return Cut(common)
 
 
-def _expired(ours: LogState, master: LogState) -> Follow:
+def _expired(ours: LogState, master: LogState) -> Follow | Cut:
     """Retention has removed everything; only the end offset of our log is left. We may be recorded
     as in sync up to there, so that it is kept."""
     common = common_end(ours.epochs, ours.end, master.epochs, master.end)
     if common != ours.end or common < master.start:
-        return Follow(Epochs(), master.start)
+        return _anew(ours, master)
     return Follow(master.epochs.within(ours.end), ours.end)
+
+
+def _anew(ours: LogState, master: LogState) -> Follow | Cut:
+    """From its first byte. Our queues, and what counts as flushed and dispatched, are those of our
+    expired log: none of it may be past that."""
+    return Cut(master.start) if master.start < ours.end else Follow(Epochs(), master.start)
 
 
 def _common(ours: LogState, master: LogState) -> int:

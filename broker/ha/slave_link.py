@@ -227,7 +227,8 @@ class SlaveLink:
         follower = Follower(self._store, self._epoch_file, self._on_confirmed_offset)
         plan = follower.plan(welcome, facts.log_start)
         if isinstance(plan, Cut):
-            await self._compare(client, facts, plan.end)
+            if self._store.min_physical_offset < self._store.max_physical_offset:
+                await self._compare(client, facts, plan.end)
             self._on_cut(plan.end)
             return None
         await self._compare(client, facts)

@@ -140,8 +140,8 @@ def test_a_log_of_which_all_has_expired_resumes_where_it_ended() -> None:
     assert plan_rejoin(ours, state(900, (1, 0), (2, 500), (3, 700))) == followed
     anew = Follow(Epochs(), 700)
     assert plan_rejoin(ours, state(900, (1, 0), (2, 500), start=700)) == anew
-    other = state(900, (1, 0), (3, 550))
-    assert plan_rejoin(ours, other) == Follow(Epochs(), 0)
+    assert plan_rejoin(ours, state(900, (1, 0), (3, 550))) == Cut(0)
+    assert plan_rejoin(state(600, start=600), state(900, (1, 0), start=100)) == Cut(100)
     with pytest.raises(StreamError, match="was a master before"):
         plan_rejoin(ours, state(900, (1, 0)))
 

@@ -10,16 +10,28 @@ from pathlib import Path
 import pytest
 import structlog
 from peers.in_process import Client
+from waiting import until
 
 from aerobee.broker.base.clock import Clock
+from aerobee.broker.daemon.app import AppBroker
+from aerobee.broker.ha.epochs import EpochFile
 from aerobee.broker.ha.receiver import Receiver
 from aerobee.broker.ha.stream import Stream
 from aerobee.broker.settings import Settings
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.log.commitlog import LogFull
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
 from ha.chaos.run import where_all_have_files
-from ha.pairs import in_step, log_bytes, pull_all, running_master, running_slave, send_many
+from ha.pairs import (
+    has_all_of,
+    in_step,
+    log_bytes,
+    pull_all,
+    running_master,
+    running_slave,
+    send_many,
+)
 from ha.test_stream import FILE, frame, log_of
 
 
@@ -56,6 +68,37 @@ async def test_a_replica_whose_log_has_expired_resumes_where_it_ended(tmp_path: 
         await client.close()
     ours, theirs = log_bytes(tmp_path / "slave1"), log_bytes(tmp_path / "master")
     assert ours and ours == {name: theirs[name] for name in ours}
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_replica_whose_log_has_expired_and_is_not_the_masters_gets_all_of_it_anew(
+    tmp_path: Path, flush: str
+) -> None:
+    async with running_master(tmp_path) as master:
+        client = await Client.connect(master)
+        bodies = await send_many(client, "orders", 300)
+        async with running_slave(tmp_path, master) as slave:
+            await in_step(slave, master)
+        assert expire_all_but_an_empty_file(tmp_path / "slave1/store") > 100_000
+        file = EpochFile(str(tmp_path / "slave1/store/epochFileCheckpoint"), RealDisk())
+        file.load()
+        file.save(file.epochs.begun(2, 100_000))  # it was the master after that ...
+        own = master.roles.epoch_file
+        own.save(own.epochs.begun(3, 50_000))  # ... and another one before
+        async with running_slave(tmp_path, master, flush_disk_type=flush) as slave:
+            bodies += await send_many(client, "orders", 50)
+            await until(lambda: is_in_step(slave, master), 20)
+            store = slave.broker.store
+            await until(lambda: store.flushed_offset == store.max_physical_offset, 20)
+            reader = await Client.connect(slave)
+            assert [found.body for found in await pull_all(reader, "orders")] == bodies
+            await reader.close()
+        await client.close()
+    assert log_bytes(tmp_path / "slave1") == log_bytes(tmp_path / "master")
+
+
+def is_in_step(slave: AppBroker, master: AppBroker) -> bool:
+    return slave.is_ready and has_all_of(slave, master)
 
 
 async def test_what_could_not_be_written_is_never_acknowledged(

@@ -110,7 +110,7 @@ def cut_log(commit_log: CommitLog, end: int, *, synced: bool = False) -> OSError
                 raise
             no_space = error
         file.file.sync()
-    commit_log.flushed_offset = end
+    commit_log.flushed_offset = end if files.files else 0
     return no_space
 
 
