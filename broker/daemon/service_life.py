@@ -99,8 +99,8 @@ class ServiceLife:
             raise
 
     def _close_store(self) -> None:
-        """Of a start that has failed. After an unclean stop the next start has to know of that, too:
-        offsets are lowered then, and a replica may lack what it acknowledged."""
+        """Of a start that has failed. After an unclean stop the next one has to know of that, too:
+        it lowers offsets, and a replica may lack what it acknowledged."""
         store = self._broker.store
         if store.was_stopped:
             store.close()

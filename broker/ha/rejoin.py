@@ -96,8 +96,8 @@ def _expired(ours: LogState, master: LogState) -> Follow | Cut:
 
 
 def _anew(ours: LogState, master: LogState) -> Follow | Cut:
-    """From its first byte. Queues, and what counts as flushed and dispatched, must not be past that:
-    they are those of our expired log."""
+    """From its first byte. Our queues, and what counts as flushed and dispatched, are those of our
+    expired log: none of it may be past that."""
     return Cut(master.start) if master.start < ours.end else Follow(Epochs(), master.start)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -21,7 +23,7 @@ from aerobee.protocol.files.record import (
 from aerobee.protocol.files.record_layout import BLANK_MAGIC, MAGIC_V2
 
 from .conftest import SMALL, ManualClock, OpenStore, abandon, dispatch, message, read_all
-from .faulty_disk import FaultyDisk
+from .faulty_disk import FaultyDisk, ShortWrite
 
 VECTOR = (
     "00000068daa320a758932aac000000010000000000000000000000050000000000000064000000000000018bcfe568"
@@ -272,6 +274,43 @@ def test_a_write_that_fails_half_way_is_refused_and_leaves_no_trace(
     again = open_store()
     assert [each.body for each in read_all(again)] == [b"before", b"after"]
     assert again.max_offset("new", 0) == 0
+
+
+def test_nothing_is_left_of_a_batch_whose_second_write_failed_and_could_not_be_undone(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    """The first message of a queue is written by itself."""
+    disk = FaultyDisk()
+    store = open_store(disk=disk)
+    write = DiskFaults(disk, fail_from=2)
+    refused = store.put_batch([message(body=b"first"), message(body=b"second" * 50)])
+    assert refused.status is PutStatus.CREATE_MAPEDFILE_FAILED
+    assert b"second" in log_bytes(tmp_path), "half of it was written"
+    write.heal()
+    assert store.put([message(body=b"new")])[0].physical_offset == 0
+    assert b"second" not in log_bytes(tmp_path)
+
+
+class DiskFaults:
+    """Writes of the log fail from one on, the first of them half way."""
+
+    def __init__(self, disk: FaultyDisk, fail_from: int) -> None:
+        self._disk = disk
+        self._left = fail_from
+        self._real = disk.check
+        disk.check = self._check  # type: ignore[method-assign]
+
+    def _check(self, call: str, path: str) -> None:
+        if call == "write" and "/commitlog/" in path:
+            self._left -= 1
+            if self._left == 0:
+                raise ShortWrite(path)
+            if self._left < 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        self._real(call, path)
+
+    def heal(self) -> None:
+        self._disk.check = self._real  # type: ignore[method-assign]
 
 
 def test_the_body_crc_is_kept_in_31_bits(open_store: OpenStore) -> None:

@@ -346,6 +346,8 @@ class CommitLog:
         try:
             file.blank_out(start, end)
         except OSError:
+            if self._unblanked is not None and self._unblanked[0] is file:  # of the same batch
+                start, end = min(start, self._unblanked[1]), max(end, self._unblanked[2])
             self._unblanked = file, start, end
 
     # -- reading
