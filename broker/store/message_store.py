@@ -333,7 +333,8 @@ class MessageStore:
             self.clean.trigger()
         for _ in range(self.settings.delete_file_batch_max):
             wait_s = self.clean.step()
-            if self.clean.keepers.busy or wait_s >= self.settings.clean_resource_interval / 1000:
+            waits = self.clean.keepers.busy or self.clean.awaits_cover
+            if waits or wait_s >= self.settings.clean_resource_interval / 1000:
                 break  # `run` continues
 
     # -- positions and figures

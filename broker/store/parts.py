@@ -114,6 +114,7 @@ def build_parts(
             base.refusals,
             clock,
             lambda: durability.checkpoint.value.dispatched_offset,
+            durability.queue_flush.expedite,
             base.reports,
             base.trusted_time,
         ),

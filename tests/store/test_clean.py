@@ -15,6 +15,7 @@ from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import ReadStatus
+from aerobee.broker.store.retention.clean import COVER_PAUSE_S
 
 from .conftest import ManualClock, OpenStore, abandon, dispatch, message, read_all
 from .faulty_disk import FaultyDisk
@@ -226,6 +227,22 @@ def test_a_file_stays_until_its_queue_entries_are_on_disk(
     store.queue_flush.step(thorough=False)  # without a checkpoint the next start does not know
     store.clean_expired()
     assert log_files(tmp_path) == 3
+    store.queue_flush.step(thorough=True)
+    store.clean_expired()
+    assert log_files(tmp_path) == 1
+
+
+def test_an_expired_file_does_not_wait_for_the_next_periodic_checkpoint(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store(flush_consume_queue_thorough_interval=3_600_000)
+    store.put([message(body=b"x" * 700) for _ in range(200)])
+    store.flush.step()
+    dispatch(store)
+    age(store, clock, 100)
+    store.clean_expired()
+    assert store.clean.pause(removed=False) == COVER_PAUSE_S
+    assert store.queue_flush._is_time_for_thorough()
     store.queue_flush.step(thorough=True)
     store.clean_expired()
     assert log_files(tmp_path) == 1

@@ -45,6 +45,7 @@ FIRST_DELAY_S: Final = 60.0
 MANUAL_ROUNDS: Final = 20
 HOUR_MS: Final = 3_600_000
 CARRY_PAUSE_S: Final = 0.02  # between two pieces of pending messages
+COVER_PAUSE_S: Final = 1.0  # until the checkpoint that an expired file waits for
 TURN: Final = 32  # queues checked per turn of the loop
 
 Chosen = tuple[MappedFileQueue, MappedFile]
@@ -70,6 +71,7 @@ class Clean:
         refusals: Refusals,
         clock: Clock,
         covered_to: Callable[[], int],
+        cover: Callable[[], None],
         reports: Reports,
         trusted_time: TrustedTime,
     ) -> None:
@@ -81,6 +83,8 @@ class Clean:
         self._clock = clock
         self._time = trusted_time
         self._covered_to = covered_to  # log, queues and index are on disk up to here
+        self._cover = cover  # has a checkpoint made soon
+        self.awaits_cover = False  # an expired file waits for that
         self._reports = reports
         self.keepers = Keepers(
             refusals, reports, lambda: (commit_log.max_offset, commit_log.flushed_offset)
@@ -164,7 +168,7 @@ class Clean:
         state = self.measure()
         now_ms = self._time.now_ms()  # each time, to notice a step of the clock
         files = self._log.files
-        self.keepers.busy = False
+        self.keepers.busy = self.awaits_cover = False
         if not state.force:
             self.keepers.relax()
         begun = bool(files.files) and not files.files[0].usable  # closed to readers already
@@ -180,10 +184,13 @@ class Clean:
             except FileNotFoundError:  # already removed by an operator
                 return True
 
-        # Without its log a queue that lost its last entries would use their offsets again.
-        if files.files and files.files[0].end > self._covered_to():
-            return None
         first = files.files[0] if len(files.files) > 1 else None  # the last is being written
+        # Without its log a queue that lost its last entries would use their offsets again.
+        if first is not None and first.end > self._covered_to():
+            if is_expired(first):
+                self.awaits_cover = True
+                self._cover()
+            return None
         asked = first is not None and first.usable and is_expired(first)
         if first is not None and asked and not self.keepers.is_clear(first, state.force):
             return None
@@ -258,6 +265,8 @@ class Clean:
         """Seconds to wait: short between two files, the interval between two rounds."""
         if self.keepers.busy:
             return CARRY_PAUSE_S
+        if self.awaits_cover:
+            return COVER_PAUSE_S
         self._removed_in_round += removed
         if removed and self._removed_in_round < self.settings.delete_file_batch_max:
             return self.settings.delete_commit_log_files_interval / 1000
