@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from aerobee.client.consuming.rebalance import Strategy
+from aerobee.client.errors import Misuse
 from aerobee.client.serializers import Serializer
 from aerobee.protocol.json.fastjson import MessageQueue
 
@@ -39,6 +40,14 @@ class ConsumerOptions:
     commit_interval: float = 5.0
     # Broadcasting: the file of this reader's offsets; None: in the user's state folder.
     state_path: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("prefetch_count", "prefetch_bytes", "pull_count", "commit_interval"):
+            value = getattr(self, name)
+            if value <= 0:
+                raise Misuse(f"{name} is {value}: it must be above 0")
+        if self.backoff is not None and not callable(self.backoff) and not self.backoff:
+            raise Misuse("backoff is empty: name a delay, or leave it out for the group's delays")
 
     def delay_before(self, retry: int) -> float | None:
         """The delay that `backoff` gives for the retry with that number."""

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sdk.reading import every_queue_polls, fill, nothing_comes, take
@@ -314,6 +315,18 @@ async def test_a_slow_consumer_does_not_fill_the_memory(aerobee_broker: Embedded
             await asyncio.sleep(0.1)  # nothing more may arrive
             assert sum(row.unfinished for row in mine.process_queues) <= 100 + 10 * 5
             assert len(await take(inbox, 2000)) == 2000
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"prefetch_count": 0}, {"pull_count": -1}, {"commit_interval": 0.0}, {"backoff": ()}],
+)
+def test_options_by_which_a_consumer_would_hang_are_refused_by_name(
+    options: dict[str, Any],
+) -> None:
+    (name,) = options
+    with pytest.raises(Misuse, match=name):
+        ConsumerOptions(**options)
 
 
 async def test_prefetch_is_bounded_in_bytes_too(aerobee_broker: EmbeddedBroker) -> None:
