@@ -95,7 +95,7 @@ ROWS: Final = (
     Row("manyqueues", "open files and maps", "manyqueues QUEUES=20000", "{QUEUES} queues"),
     Row(
         "chaos",
-        "all faults at once; Java, Go, Python",
+        "all faults at once to a master and its slave; Java, Go, Python",
         "chaos-broker MINUTES=20 SEED=1",
         "{MINUTES} minutes",
     ),
