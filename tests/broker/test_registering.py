@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,24 @@ from aerobee.broker.settings import load_settings
 from aerobee.protocol.wire.codecs import decode_command
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
+
+
+@contextlib.asynccontextmanager
+async def registering(
+    port: int, clock: VirtualClock, folder: Path
+) -> AsyncIterator[asyncio.Task[None]]:
+    """A broker's registration with the name server at this port, in progress."""
+    mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{port}"}, {})
+    topics = Topics(str(folder / "topics.json"), mine, clock)
+    topics.load()
+    registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
+    running = asyncio.create_task(registrar.run())
+    try:
+        yield running
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await registrar.stop()
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -95,19 +114,12 @@ async def test_our_broker_comes_back_to_a_name_server_that_was_restarted(tmp_pat
     clock = VirtualClock()
     first = AppNameServer(settings, clock=clock)
     await first.start()
-    mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{port}"}, {})
-    topics = Topics(str(tmp_path / "topics.json"), mine, clock)
-    topics.load()
-    registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
-    running = asyncio.create_task(registrar.run())
-    await until(lambda: bool(first.name_service.routes.topics()))
-    await first.stop()
-    second = AppNameServer(settings, clock=clock)
-    await second.start()
-    await until(lambda: bool(second.name_service.routes.topics()))
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await registrar.stop()
+    async with registering(port, clock, tmp_path):
+        await until(lambda: bool(first.name_service.routes.topics()))
+        await first.stop()
+        second = AppNameServer(settings, clock=clock)
+        await second.start()
+        await until(lambda: bool(second.name_service.routes.topics()))
     await second.stop()
 
 
@@ -117,20 +129,13 @@ async def test_a_name_server_that_starts_after_the_broker_need_not_wait_long(
     port = free_port()
     settings = load_settings(None, {"namesrvListenPort": port, "storePathRootDir": tmp_path}, {})
     clock = VirtualClock()
-    mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{port}"}, {})
-    topics = Topics(str(tmp_path / "topics.json"), mine, clock)
-    topics.load()
-    registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
     with capture_logs() as logs:
-        running = asyncio.create_task(registrar.run())
-        await until(lambda: any(log["event"] == "not registered" for log in logs))
-    late = AppNameServer(settings, clock=clock)
-    await late.start()
-    await clock.advance(6)
-    await until(lambda: bool(late.name_service.routes.topics()))
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await registrar.stop()
+        async with registering(port, clock, tmp_path):
+            await until(lambda: any(log["event"] == "not registered" for log in logs))
+            late = AppNameServer(settings, clock=clock)
+            await late.start()
+            await clock.advance(6)
+            await until(lambda: bool(late.name_service.routes.topics()))
     await late.stop()
 
 
@@ -152,20 +157,13 @@ async def test_an_answer_that_makes_no_sense_does_not_end_the_registration(tmp_p
     clock = VirtualClock()
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as odd_server:
         port = odd_server.sockets[0].getsockname()[1]
-        mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{port}"}, {})
-        topics = Topics(str(tmp_path / "topics.json"), mine, clock)
-        topics.load()
-        registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
         with capture_logs() as logs:
-            running = asyncio.create_task(registrar.run())
-            await until(lambda: any("the third" in log.get("reason", "") for log in logs))
-        before = asked
-        await clock.advance(60)
-        await until(lambda: asked > before)
-        assert not running.done()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await registrar.stop()
+            async with registering(port, clock, tmp_path) as running:
+                await until(lambda: any("the third" in log.get("reason", "") for log in logs))
+                before = asked
+                await clock.advance(60)
+                await until(lambda: asked > before)
+                assert not running.done()
 
 
 async def test_name_servers_that_disagree_about_ordered_topics_do_not_turn_them_to_and_fro(

@@ -40,6 +40,13 @@ def abandon(broker: Broker) -> None:
     broker.timers.close()
 
 
+def lose_from(root: Path, put: PutResult) -> None:
+    """The log ends before this message, as after a power failure."""
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(put.physical_offset)
+        file.write(bytes(10 * put.size))
+
+
 def test_progress_ahead_of_what_a_power_failure_left_skips_no_message_that_comes_after(
     tmp_path: Path,
 ) -> None:
@@ -51,9 +58,7 @@ def test_progress_ahead_of_what_a_power_failure_left_skips_no_message_that_comes
     broker.offsets.commit("h", "T", 0, 3)
     broker.offsets.file.save()
     abandon(broker)
-    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(sent[6].physical_offset)
-        file.write(bytes(10 * sent[6].size))
+    lose_from(root, sent[6])
 
     with capture_logs() as logs:
         broker = load(root)
@@ -75,9 +80,7 @@ def test_a_start_that_fails_after_a_power_failure_leaves_it_to_the_next_to_lower
     broker.offsets.commit("g", "T", 0, 10)
     broker.offsets.file.save()
     abandon(broker)
-    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(sent[6].physical_offset)
-        file.write(bytes(10 * sent[6].size))
+    lose_from(root, sent[6])
 
     unreadable = root / "config/subscriptionGroup.json"
     unreadable.unlink(missing_ok=True)

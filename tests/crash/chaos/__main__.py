@@ -29,6 +29,7 @@ from typing import Final
 from crash.chaos.clients import Driven, Member, Python, Sets
 from crash.chaos.faults import FAULTS, Patient, Slave
 from crash.powercut.disk import CannotMount, LoopDisk, check_possible
+from ha.processes import log_files
 from peers.aerobee_broker import AerobeeBroker
 from peers.go_client import GoClient
 from peers.java_client import JavaClient
@@ -171,15 +172,10 @@ def check_log(whose: str, broker: AerobeeBroker, sets: Sets) -> list[str]:
 
 def is_prefix(copy: Path, original: Path) -> bool:
     """Whether the log's files, up to the copy's end, have the same bytes."""
-    files = sorted((copy / "commitlog").iterdir())
-    for file in files:
-        data = file.read_bytes()
-        if file is files[-1]:
-            data = data.rstrip(b"\0")
-        with (original / "commitlog" / file.name).open("rb") as theirs:
-            if theirs.read(len(data)) != data:
-                return False
-    return bool(files)
+    has, should_have = log_files(copy), log_files(original)
+    return bool(has) and all(
+        should_have.get(name, b"").startswith(data) for name, data in has.items()
+    )
 
 
 def read_queue(wire: Wire, queue_id: int, stored: Counter[str]) -> list[str]:

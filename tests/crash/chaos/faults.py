@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -14,11 +13,10 @@ from contextlib import ExitStack, suppress
 from typing import Final
 
 from crash.powercut.disk import LoopDisk
+from ha.processes import log_end
 from peers.aerobee_broker import AerobeeBroker
-from peers.wire import Wire
 
 PIECE: Final = 1 << 20
-RUNTIME_INFO: Final = 28
 NOT_FOLLOWING: Final = "not following the master"
 NEEDS_EMPTY: Final = "empty"
 
@@ -57,15 +55,7 @@ class Slave(Patient):
 
     def has_all_of(self, master: AerobeeBroker) -> bool:
         self.begin_anew_if_ahead()
-        return log_end(self.broker) == log_end(master)
-
-
-def log_end(broker: AerobeeBroker) -> int:
-    """Of what is dispatched, too."""
-    with Wire(broker.broker) as wire:
-        facts = json.loads(wire.request(RUNTIME_INFO, {}).body)["table"]
-    end = int(facts["commitLogMaxOffset"])
-    return end if int(facts["dispatchBehindBytes"]) == 0 else -1
+        return log_end(self.broker.broker) == log_end(master.broker)
 
 
 def kill(patient: Patient) -> None:
