@@ -195,13 +195,14 @@ ROWS: Final[Mapping[int, Row]] = {
     RequestCode.GET_BROKER_MEMBER_GROUP: _CLUSTER_GET,
     # POP, which is refused with a reason
     **dict.fromkeys((200050, 200051, 200052, 200053, 200054, 200055, 200151), _PULL),
-    # ours: the Spark sink's SINK_STATE, _PREPARE, _COMMIT, its list of queries and their removal;
-    # LIST_TIMERS; PROMOTE, GET_ACCESS; EXPLAIN_MESSAGE
+    # ours: the Spark sink's SINK_STATE, _PREPARE, _COMMIT, its list of queries and their removal,
+    # SINK_HOME; LIST_TIMERS; PROMOTE, GET_ACCESS; EXPLAIN_MESSAGE
     20100: _SIGNED,
     20101: (topic("topic", PUB),),
     20102: (chunks_of_commit,),
     20103: _CLUSTER_GET,
     20104: _CLUSTER_UPDATE,
+    20105: (topic("topic", PUB),),
     20110: (topic_or_cluster("topic", GET),),
     20120: _CLUSTER_UPDATE,
     20121: _SUPER,

@@ -176,6 +176,7 @@ def make_broker(
             stats.add_put,
             settings.spark_sink_keep_days,
             partial(put_plain_rows, store),
+            broker=settings.broker_name,
         ),
         name_service=_name_service(settings, clock, topics, addresses, disk, superseded),
         guard=Guard(

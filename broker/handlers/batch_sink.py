@@ -32,6 +32,7 @@ from aerobee.protocol.wire.headers import Header, Int32, Int64, SendRequest, dec
 from aerobee.protocol.wire.sink_codes import (
     SINK_COMMIT,
     SINK_FORGET,
+    SINK_HOME,
     SINK_LIST,
     SINK_PREPARE,
     SINK_STATE,
@@ -40,6 +41,7 @@ from aerobee.protocol.wire.sink_codes import (
 log = structlog.get_logger("aerobee.batch_sink")
 
 QUERY_SIZE_MAX: Final = 128
+HOME_SIZE_MAX: Final = 255
 CHUNKS_MAX: Final = 100_000
 _ROW_NAME_ROOM: Final = 256  # bytes that the row's own name may add to its properties
 
@@ -48,6 +50,14 @@ _tasks: set[asyncio.Task[None]] = set()  # a task without a reference may be col
 
 class StateRequest(Header):
     query: str
+
+
+class HomeRequest(Header):
+    query: str
+    batch: Int64
+    topic: str  # that the rows go to; the permission to send to it is asked for
+    home: str
+    instead: str = ""  # of this home, which knows that already
 
 
 class PrepareRequest(Header):
@@ -69,10 +79,15 @@ class CommitRequest(Header):
     timeout_ms: Int64
 
 
-def _state(broker: Broker, request: Request) -> Command:
-    fields = decode_ext(request.command.ext, StateRequest)
-    newest = broker.batch_ledger.book.newest(_query(fields.query))
-    return request.command.answer(ResponseCode.SUCCESS, {"batch": str(newest)})
+def _state(broker: Broker, request: Request) -> None:
+    query = _query(decode_ext(request.command.ext, StateRequest).query)
+
+    async def state() -> dict[str, str]:
+        book = broker.batch_ledger.book
+        home = await broker.batch_ledger.home_of(query)
+        return {"batch": str(book.newest(query))} | ({"home": home} if home else {})
+
+    _answer_later(request, state(), f"looking up {query}")
 
 
 def _prepare(sends: Sends, request: Request) -> Command | None:
@@ -93,7 +108,7 @@ def _prepare(sends: Sends, request: Request) -> Command | None:
         store_host=broker.addresses.store_host(connection.peer, connection.local),
     )
     chunk = Chunk(fields.partition, fields.attempt, fields.chunk, 0, 0)
-    result = broker.batch_ledger.prepare(
+    result = broker.batch_ledger.chunks.prepare(
         query, fields.batch, chunk, rows, queue_id, named=fields.named
     )
     if not result.ok:
@@ -177,6 +192,23 @@ def _forget(broker: Broker, request: Request) -> None:
     _answer_later(request, forget(), f"forgetting {query}")
 
 
+def _home(broker: Broker, request: Request) -> None:
+    fields = decode_ext(request.command.ext, HomeRequest)
+    query = _query(fields.query)
+    if not 0 < len(fields.home) <= HOME_SIZE_MAX:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"home {fields.home[:HOME_SIZE_MAX]!r} is no name of a broker: 1 to {HOME_SIZE_MAX} "
+            "characters",
+        )
+
+    async def note() -> dict[str, str]:
+        await broker.batch_ledger.note_home(query, fields.batch, fields.home, fields.instead)
+        return {}
+
+    _answer_later(request, note(), f"noting the home of {query}")
+
+
 def _commit(broker: Broker, request: Request) -> None:
     fields = decode_ext(request.command.ext, CommitRequest)
     chunks = _chunks(read_body(request))
@@ -223,5 +255,11 @@ async def _run(request: Request, work: Coroutine[Any, Any, dict[str, str]], what
 
 
 def handlers(sends: Sends) -> dict[int, Handler]:
-    table = {SINK_STATE: _state, SINK_COMMIT: _commit, SINK_LIST: _list, SINK_FORGET: _forget}
+    table = {
+        SINK_STATE: _state,
+        SINK_HOME: _home,
+        SINK_COMMIT: _commit,
+        SINK_LIST: _list,
+        SINK_FORGET: _forget,
+    }
     return bound(sends.broker, table) | bound(sends, {SINK_PREPARE: _prepare})

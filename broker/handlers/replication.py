@@ -16,7 +16,13 @@ from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.headers import Header, Int32, decode_ext
 from aerobee.protocol.wire.replica_codes import GET_ACCESS, PROMOTE
-from aerobee.protocol.wire.sink_codes import SINK_COMMIT, SINK_PREPARE, SINK_STATE
+from aerobee.protocol.wire.sink_codes import (
+    SINK_COMMIT,
+    SINK_FORGET,
+    SINK_HOME,
+    SINK_PREPARE,
+    SINK_STATE,
+)
 
 log = structlog.get_logger("aerobee.ha")
 
@@ -42,6 +48,8 @@ REFUSED_BY_SLAVES: Final[dict[int, tuple[ResponseCode, str]]] = {
     SINK_STATE: _SENDS,
     SINK_PREPARE: _SENDS,
     SINK_COMMIT: _SENDS,
+    SINK_FORGET: _SENDS,
+    SINK_HOME: _SENDS,
     RequestCode.END_TRANSACTION: _TRANSACTIONS,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
     RequestCode.UPDATE_AND_CREATE_TOPIC: _ADMIN,

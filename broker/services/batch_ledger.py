@@ -23,36 +23,28 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.services import ledger_log
-from aerobee.broker.services.ledger_book import Chunk, Intent, LedgerBook
+from aerobee.broker.services.ledger_book import DAY_MS, Chunk, HomeNote, Intent, LedgerBook
+from aerobee.broker.services.prepared_chunks import PreparedChunks, are_named
 from aerobee.broker.store.log.read_records import read_records
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.broker.store.results import PutResult, PutStatus
+from aerobee.broker.store.results import PutStatus
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.batch import decode_batch
-from aerobee.protocol.files.record import (
-    TRANSACTION_PREPARED,
-    Message,
-    StoredMessage,
-    decode_record,
-)
-from aerobee.protocol.files.record_layout import CorruptRecord
-from aerobee.protocol.names import SYSTEM_TOPIC_PREFIX
+from aerobee.protocol.files.record import Message, StoredMessage
 from aerobee.protocol.wire.codes import ResponseCode
 
 log = structlog.get_logger("aerobee.batch_ledger")
 
-PREPARED_TOPIC: Final = SYSTEM_TOPIC_PREFIX + "SPARK_PREPARED"
 ROW: Final = "SPARK_ROW"
 _ROW_MARK: Final = (ROW + properties.NAME_END).encode()
-_CHUNK_ID: Final = "SPARK_CHUNK"
-_NAMED: Final = "SPARK_NAMED"  # of a chunk whose rows have names
 _SYNC_BYTES: Final = 16 * 1024 * 1024  # of the log: worth a sync of its own
 _SCAN_PAUSE_S: Final = 0.02  # of scanning the log, before the event loop serves others
 
@@ -68,64 +60,103 @@ class BatchLedger:
         count_put: Callable[[str, int, int], None],
         keep_days: int = 0,
         put_plain: Callable[[str, int, StoredMessage], tuple[int, int] | None] = lambda *_: None,
+        *,
+        broker: str = "",
     ) -> None:
         self.book = LedgerBook(folder, store, clock, keep_days)
+        self.chunks = PreparedChunks(store, clock)
         self._store = store
         self._clock = clock
         self._count_put = count_put  # topic, messages, bytes: for the broker's figures
         self._put_plain = put_plain  # rows as they are, cheaply; None: each must be checked
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._broker = broker  # this one's name
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._syncing: asyncio.Task[bool] | None = None
 
     async def forget(self, query: str) -> bool:
         """Forget a query: a batch of it that is run again is published again. False: unknown."""
-        async with self._turns.setdefault(query, asyncio.Lock()):
+        async with self._turn(query):
             if query in self.book.intents:
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR,
                     f"a commit of {query} has begun and is not finished; forget it afterwards",
                 )
-            if query not in self.book.committed:
+            book = self.book
+            if query not in book.committed and query not in book.homes:
                 return False
             ledger_log.note(self._store, {"query": query, "state": ledger_log.FORGOTTEN})
-            batch, at_ms = self.book.committed.pop(query), self.book.committed_at.pop(query)
+            tables: tuple[dict[str, Any], ...] = (book.committed, book.committed_at, book.homes)
+            before = [(table, table[query]) for table in tables if query in table]
+            book.drop(query)
             try:
-                await self.book.save_all()
+                await book.save_all()
             except BaseException:
-                self.book.committed[query], self.book.committed_at[query] = batch, at_ms
+                for table, value in before:
+                    table[query] = value
                 raise
             return True
 
-    def prepare(
-        self,
-        query: str,
-        batch: int,
-        chunk: Chunk,
-        rows: Message,
-        queue_id: int,
-        *,
-        named: bool = False,
-    ) -> PutResult:
-        """Stores a chunk; `rows` has the target topic and the encoded rows as its body."""
-        text = properties.encode(
-            {
-                _CHUNK_ID: chunk.name(query, batch),
-                properties.REAL_TOPIC: rows.topic,
-                properties.REAL_QID: str(queue_id),
-                **({_NAMED: "true"} if named else {}),
-            }
-        )
-        rows.topic, rows.queue_id, rows.properties = PREPARED_TOPIC, 0, text
-        rows.sys_flag |= TRANSACTION_PREPARED
-        return self._store.put([rows])[0]
+    async def home_of(self, query: str) -> str | None:
+        """The broker that commits the query's batches, as far as this one was told. A note that is
+        asked for stays: it must not expire before the query's last commit at its home does."""
+        note = self.book.homes.get(query)
+        if note is None:
+            return None
+        now_ms = self._clock.now_ms()
+        if now_ms - note.at_ms > DAY_MS:
+            self.book.homes[query] = HomeNote(note.home, now_ms)
+            await self.book.save()
+        return note.home
+
+    async def note_home(self, query: str, batch: int, home: str, instead: str = "") -> None:
+        """Remembers that `home` commits the query's batches, from this one on: while it cannot be
+        reached, no other may. `instead` is the home that this one replaces: its own ledger has to
+        be told first, and from then on it commits no more of them."""
+        async with self._turn(query):
+            book, known = self.book, self.book.homes.get(query)
+            if known is not None and known.home == home:
+                return
+            if known is not None and known.home != instead:
+                raise Refused(ResponseCode.SYSTEM_ERROR, _elsewhere(query, known))
+            newest = max(
+                book.newest(query), book.intents[query].batch if query in book.intents else -1
+            )
+            if home != self._broker and newest >= batch:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"batch {newest} of {query} was committed here, or its commit has begun, so "
+                    f"{home} cannot have batch {batch}; run the batch again",
+                )
+            book.expire()
+            note = HomeNote(home, self._clock.now_ms())
+            ledger_log.note(
+                self._store,
+                {"query": query, "state": ledger_log.HOME, "home": home, "at": note.at_ms},
+            )
+            await self._make_durable()
+            book.homes[query] = note
+            try:
+                await book.save_all()
+            except BaseException:
+                del book.homes[query]
+                if known is not None:
+                    book.homes[query] = known
+                raise
+
+    def _turn(self, query: str) -> asyncio.Lock:
+        """One change of a query at a time."""
+        return self._turns.setdefault(query, asyncio.Lock())
 
     async def commit(
         self, query: str, batch: int, chunks: list[Chunk], timeout_ms: int
     ) -> int | None:
         """Publishes the batch; returns the number of rows, None if it was committed before."""
-        async with self._turns.setdefault(query, asyncio.Lock()):
+        async with self._turn(query):
+            note = self.book.homes.get(query)
+            if note is not None and note.home != self._broker and batch > self.book.newest(query):
+                raise Refused(ResponseCode.SYSTEM_ERROR, _elsewhere(query, note))
             if (cut_off := self.book.intents.get(query)) is not None:
-                if cut_off.batch == batch and self._is_lost(query, cut_off):
+                if cut_off.batch == batch and self.chunks.are_lost(query, cut_off):
                     await self._check_chunks(query, batch, chunks, timeout_ms)
                     await self._begin(query, Intent(batch, cut_off.log_start, chunks))
                     return await self._finish(query)
@@ -135,6 +166,15 @@ class BatchLedger:
             await self._check_chunks(query, batch, chunks, timeout_ms)
             await self._begin(query, Intent(batch, self._store.max_physical_offset, chunks))
             return await self._finish(query, fresh=True)
+
+    async def _check_chunks(
+        self, query: str, batch: int, chunks: list[Chunk], timeout_ms: int
+    ) -> None:
+        """Refused unless all are whole and young enough."""
+        for chunk in chunks:
+            self.chunks.check(query, batch, chunk, timeout_ms)
+            self._sync_behind()
+            await asyncio.sleep(0)
 
     async def _begin(self, query: str, intent: Intent) -> None:
         """Saves the intent once its chunks are on disk: if a power failure lost them but not the
@@ -163,7 +203,7 @@ class BatchLedger:
     async def run(self) -> None:
         """At the start of the broker: finish the commits that the last stop interrupted."""
         for query in list(self.book.intents):
-            async with self._turns.setdefault(query, asyncio.Lock()):
+            async with self._turn(query):
                 try:
                     if query in self.book.intents:
                         rows = await self._finish(query)
@@ -183,8 +223,8 @@ class BatchLedger:
         rows = 0
         for chunk in intent.chunks:
             if not fresh:  # else that was just done
-                self._whole_chunk(query, intent.batch, chunk)
-            record = self._chunk(query, intent.batch, chunk)
+                self.chunks.check(query, intent.batch, chunk)
+            record = self.chunks.read(query, intent.batch, chunk)
             rows += self._publish(f"{query}/{intent.batch}", chunk, record, done)
             self._store.forget(chunk.offset, chunk.size)
             self._sync_behind()
@@ -204,9 +244,7 @@ class BatchLedger:
         del self.book.intents[query]
         self.book.committed[query] = intent.batch
         self.book.committed_at[query] = now_ms
-        for expired in self.book.expire():
-            if (turn := self._turns.get(expired)) is not None and not turn.locked():
-                del self._turns[expired]
+        self.book.expire()
         try:
             await self.book.save_all()
         except BaseException:  # not recorded: the next attempt has to read the log again
@@ -219,7 +257,7 @@ class BatchLedger:
         """Puts the chunk's rows that are not `done`; returns how many rows the chunk has."""
         topic = properties.get(record.properties, properties.REAL_TOPIC) or ""
         queue_id = int(properties.get(record.properties, properties.REAL_QID) or 0)
-        named = properties.get(record.properties, _NAMED) is not None
+        named = are_named(record)
         if named and not done and (put := self._put_plain(topic, queue_id, record)):
             self._count_put(topic, *put)
             return put[0]
@@ -322,61 +360,9 @@ class BatchLedger:
                 "resumes where it stopped",
             )
 
-    # --- chunks
 
-    async def _check_chunks(
-        self, query: str, batch: int, chunks: list[Chunk], timeout_ms: int
-    ) -> None:
-        """Refused unless all are whole and young enough."""
-        for chunk in chunks:
-            self._check_age(self._whole_chunk(query, batch, chunk), timeout_ms)
-            self._sync_behind()
-            await asyncio.sleep(0)
-
-    def _is_lost(self, query: str, intent: Intent) -> bool:
-        """Whether a chunk of the intent is gone: then a later attempt of the batch replaces it."""
-        try:
-            for chunk in intent.chunks:
-                self._whole_chunk(query, intent.batch, chunk)
-        except Refused:
-            return True
-        return False
-
-    def _whole_chunk(self, query: str, batch: int, chunk: Chunk) -> StoredMessage:
-        """The stored chunk without its rows; Refused also when it does not match its checksum."""
-        return self._chunk(query, batch, chunk, with_body=False)
-
-    def _chunk(
-        self,
-        query: str,
-        batch: int,
-        chunk: Chunk,
-        *,
-        with_body: bool = True,
-    ) -> StoredMessage:
-        """The stored chunk; Refused when it is not there, damaged (a read compares the checksum) or
-        another's."""
-        view = self._store.record_at(chunk.offset, chunk.size)
-        name = chunk.name(query, batch)
-        record = None
-        try:
-            if view is not None:
-                record = decode_record(view, with_body=with_body)
-        except CorruptRecord as error:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"chunk {name} is damaged: {error}") from None
-        if record is None or properties.get(record.properties, _CHUNK_ID) != name:
-            raise Refused(
-                ResponseCode.QUERY_NOT_FOUND,
-                f"chunk {name} is not at {chunk.offset}: it was removed with its log file, or lost "
-                "in a crash; run the batch again",
-            )
-        return record
-
-    def _check_age(self, record: StoredMessage, timeout_ms: int) -> None:
-        age_ms = self._clock.now_ms() - record.store_timestamp
-        if age_ms > timeout_ms:
-            raise Refused(
-                ResponseCode.TRANSACTION_FAILED,
-                f"the rows were prepared {age_ms // 1000} s ago, the timeout is "
-                f"{timeout_ms // 1000} s (preparedTimeout); run the batch again",
-            )
+def _elsewhere(query: str, note: HomeNote) -> str:
+    return (
+        f"the batches of {query} are committed by the broker {note.home}; run the batch again, or "
+        "let all ledgers forget the query (aerobee pipeline ledger forget)"
+    )

@@ -20,7 +20,7 @@ from aerobee.broker.store.message_store import MessageStore
 log = structlog.get_logger("aerobee.batch_ledger")
 
 FILE_NAME: Final = "sparkSink.json"
-_DAY_MS: Final = 24 * 3_600_000
+DAY_MS: Final = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,27 @@ class Intent:
     chunks: list[Chunk]
 
 
+@dataclass(frozen=True, slots=True)
+class HomeNote:
+    """Which broker commits a query's batches, as its writer said."""
+
+    home: str  # the broker's name
+    at_ms: int  # when a writer last asked for it
+
+
 class LedgerBook:
-    """`config/sparkSink.json`: by query its newest committed batch, and its commit in progress."""
+    """`config/sparkSink.json`: by query its newest committed batch, its commit in progress, and
+    which broker commits its batches."""
 
     def __init__(self, folder: str, store: MessageStore, clock: Clock, keep_days: int = 0) -> None:
         self.path = config_path(folder, FILE_NAME)
         self._store = store
         self._clock = clock
-        self._keep_ms = keep_days * _DAY_MS  # after a query's last commit; 0: for ever
+        self._keep_ms = keep_days * DAY_MS  # after a query's last commit; 0: for ever
         self.committed: dict[str, int] = {}
         self.committed_at: dict[str, int] = {}
         self.intents: dict[str, Intent] = {}
+        self.homes: dict[str, HomeNote] = {}
         self._noted_from = 0  # the first record of the log that is not in the file
         self._saving = asyncio.Lock()  # an older state must not be written over a newer one
 
@@ -72,8 +82,9 @@ class LedgerBook:
                 "batch": self.newest(query),
                 "committedAt": self.committed_at.get(query),
                 "committing": query in self.intents,
+                **({"home": _home_as_json(self.homes[query])} if query in self.homes else {}),
             }
-            for query in sorted(self.committed.keys() | self.intents.keys())
+            for query in sorted({*self.committed, *self.intents, *self.homes})
         ]
 
     def load(self) -> None:
@@ -92,8 +103,9 @@ class LedgerBook:
     def _follow(self, noted: dict[str, Any]) -> None:
         query, batch = str(noted["query"]), int(noted.get("batch", -1))
         if noted["state"] == ledger_log.FORGOTTEN:
-            self.committed.pop(query, None)
-            self.committed_at.pop(query, None)
+            self.drop(query)
+        elif noted["state"] == ledger_log.HOME:
+            self.homes[query] = _home_note(noted)
         elif batch <= self.newest(query):
             return
         elif noted["state"] == ledger_log.BEGUN:
@@ -109,12 +121,19 @@ class LedgerBook:
         ones are in the log. Returns whether there is something to save."""
         committed = {str(row["query"]): int(row["batch"]) for row in entries if row["batch"] >= 0}
         times = {str(row["query"]): int(row["committedAt"] or 0) for row in entries}
+        homes = {str(row["query"]): _home_note(row["home"]) for row in entries if row.get("home")}
         under_way = any(row["committing"] for row in entries)
         known = self._noted_from if under_way else noted_end
-        before = (self.committed, self.intents, self._noted_from)
-        self.committed, self.intents, self._noted_from = committed, {}, known
+        before = (self.committed, self.intents, self.homes, self._noted_from)
+        self.committed, self.intents, self.homes, self._noted_from = committed, {}, homes, known
         self.committed_at = {query: times[query] for query in committed}
-        return before != (committed, {}, known)
+        return before != (committed, {}, homes, known)
+
+    def drop(self, query: str) -> None:
+        """Forgets the query, in memory."""
+        self.committed.pop(query, None)
+        self.committed_at.pop(query, None)
+        self.homes.pop(query, None)
 
     def take_back(self, cut_to: int) -> None:
         """The log is about to be cut here: commits after this offset are undone. A query's batches
@@ -155,6 +174,7 @@ class LedgerBook:
         for query, intent in content.get("committing", {}).items():
             chunks = [Chunk(**chunk) for chunk in intent["chunks"]]
             self.intents[query] = Intent(int(intent["batch"]), int(intent["logStart"]), chunks)
+        self.homes = {q: _home_note(note) for q, note in content.get("homes", {}).items()}
         self._noted_from = int(content.get("notedFrom", 0))
 
     async def save_all(self) -> None:
@@ -175,18 +195,24 @@ class LedgerBook:
             "committed": dict(self.committed),
             "committedAt": dict(self.committed_at),
             "committing": committing,
+            "homes": {query: _home_as_json(note) for query, note in self.homes.items()},
             "notedFrom": self._noted_from,
         }
 
-    def expire(self) -> list[str]:
-        """Drops queries whose last commit is too long ago; the next save writes that."""
+    def expire(self) -> None:
+        """Drops queries whose last commit, or note of a home, is too long ago; the next save writes
+        that."""
         oldest = self._clock.now_ms() - self._keep_ms
-        expired = [
-            query
-            for query, at_ms in self.committed_at.items()
-            if self._keep_ms and at_ms < oldest and query not in self.intents
-        ]
-        for query in expired:
-            log.info("a query was forgotten", query=query, committed_at=self.committed_at[query])
-            del self.committed_at[query], self.committed[query]
-        return expired
+        noted_at = {query: note.at_ms for query, note in self.homes.items()}
+        for query, at_ms in (noted_at | self.committed_at).items():
+            if self._keep_ms and at_ms < oldest and query not in self.intents:
+                log.info("a query was forgotten", query=query, last_commit=at_ms)
+                self.drop(query)
+
+
+def _home_note(content: dict[str, Any]) -> HomeNote:
+    return HomeNote(str(content["home"]), int(content["at"]))
+
+
+def _home_as_json(note: HomeNote) -> dict[str, Any]:
+    return {"home": note.home, "at": note.at_ms}

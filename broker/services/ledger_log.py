@@ -21,6 +21,7 @@ LEDGER_TOPIC: Final = SYSTEM_TOPIC_PREFIX + "SPARK_LEDGER"
 BEGUN: Final = "begun"
 COMMITTED: Final = "committed"
 FORGOTTEN: Final = "forgotten"
+HOME: Final = "home"  # which broker commits the query's batches
 
 
 class Noted(NamedTuple):

@@ -302,7 +302,7 @@ async def waiting_messages(client: Client, run: Run, name: str) -> None:
 async def commit_batch(app: AppBroker, run: Run) -> None:
     ledger = app.broker.batch_ledger
     body = encode_batch([(0, b"row", "")])
-    put = ledger.prepare("q", 0, Chunk(0, 0, 0, 0, 0), Message("Rows", 0, body), 0)
+    put = ledger.chunks.prepare("q", 0, Chunk(0, 0, 0, 0, 0), Message("Rows", 0, body), 0)
     if put.ok:
         chunk = Chunk(0, 0, 0, put.physical_offset, put.size)
         try:

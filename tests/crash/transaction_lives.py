@@ -163,7 +163,7 @@ class TransactionLife(ServiceLife):
         for at, part in enumerate((rows[:4], rows[4:])):
             body = encode_batch([(0, row, "") for row in part])
             chunk = Chunk(0, self.rng.getrandbits(30), at, 0, 0)
-            put = self.ledger.prepare(QUERY, number, chunk, Message(ROWS_TOPIC, 0, body), 0)
+            put = self.ledger.chunks.prepare(QUERY, number, chunk, Message(ROWS_TOPIC, 0, body), 0)
             chunks.append(Chunk(0, chunk.attempt, at, put.physical_offset, put.size))
         run(self.ledger.commit(QUERY, number, chunks, 10**9))
         self.chain.committed = number

@@ -20,7 +20,13 @@ from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.files.batch import encode_batch
 from aerobee.protocol.files.record import Message, decode_records
-from aerobee.protocol.wire.sink_codes import SINK_COMMIT, SINK_FORGET, SINK_PREPARE, SINK_STATE
+from aerobee.protocol.wire.sink_codes import (
+    SINK_COMMIT,
+    SINK_FORGET,
+    SINK_HOME,
+    SINK_PREPARE,
+    SINK_STATE,
+)
 from ha.pairs import in_step, pull_all, running_master, running_slave
 from ha.test_promotion import promote, until_master
 
@@ -60,7 +66,7 @@ class Broker:
             rows = [b"%d-%d-%d" % (batch, number, row) for row in range(3)]
             body = encode_batch([(0, row, "") for row in rows])
             chunk = Chunk(0, attempt, number, 0, 0)
-            put = self.ledger.prepare(QUERY, batch, chunk, Message("out", 0, body), 0)
+            put = self.ledger.chunks.prepare(QUERY, batch, chunk, Message("out", 0, body), 0)
             chunks.append(Chunk(0, attempt, number, put.physical_offset, put.size))
         await self.ledger.commit(QUERY, batch, chunks, 60_000)
 
@@ -160,6 +166,12 @@ async def test_a_promoted_slave_knows_what_was_committed(tmp_path: Path) -> None
         await committed(client, 3, await prepared(client, 3))  # of which only the log tells
         await in_step(slave, master)
         await until(lambda: slave.broker.topics.get("out"))
+        await client.close()
+        client = await Client.connect(slave)
+        for code in (SINK_FORGET, SINK_HOME):  # its log is its master's
+            ext = {"query": QUERY, "batch": "4", "topic": "out", "home": "a"}
+            answer = await client.request(code, ext)
+            assert "send to its master" in (answer.remark or "")
         await client.close()
     await promote(slave)
     await until_master(slave)

@@ -55,7 +55,7 @@ class World:
             body = encode_batch([(0, row, text) for row, text in zip(rows, texts, strict=True)])
             chunk = Chunk(0, attempt, number, 0, 0)
             message = Message("out", 0, body)
-            put = self.ledger.prepare(QUERY, 0, chunk, message, 0, named=self.named)
+            put = self.ledger.chunks.prepare(QUERY, 0, chunk, message, 0, named=self.named)
             chunks.append(Chunk(0, attempt, number, put.physical_offset, put.size))
         return chunks
 

@@ -37,7 +37,7 @@ def prepare(ledger: BatchLedger, query: str) -> Chunk:
     """A chunk with the query's name as its row."""
     body = encode_batch([(0, query.encode(), "")])
     message = Message("out", 0, body, born_host=HOST, store_host=HOST)
-    result = ledger.prepare(query, 0, Chunk(0, 0, 0, 0, 0), message, 0)
+    result = ledger.chunks.prepare(query, 0, Chunk(0, 0, 0, 0, 0), message, 0)
     return Chunk(0, 0, 0, result.physical_offset, result.size)
 
 
