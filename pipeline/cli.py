@@ -97,7 +97,7 @@ def _cluster(namesrv: str, options: dict[str, str]) -> Cluster:
 @click.option("--namesrv", required=True, metavar="HOST:PORT")
 @connection_options
 def list_ledger(namesrv: str, options: dict[str, str]) -> None:
-    """Every query with its newest batch and the time of that commit."""
+    """Every query with its newest batch, the time of that commit, and the broker that commits."""
     with _cluster(namesrv, options) as cluster:
         found = entries(cluster)
         if not found:
@@ -105,7 +105,8 @@ def list_ledger(namesrv: str, options: dict[str, str]) -> None:
         for entry in found:
             at = "-" if entry.committed_at is None else f"{entry.committed_at:%Y-%m-%dT%H:%M:%SZ}"
             more = "  committing" if entry.is_committing else ""
-            click.echo(f"{entry.query}  batch {entry.batch}  {at}  {entry.address}{more}")
+            home = f"  home {entry.home}" if entry.home else ""
+            click.echo(f"{entry.query}  batch {entry.batch}  {at}  {entry.address}{home}{more}")
 
 
 @ledger.command("forget", cls=Job)

@@ -53,7 +53,7 @@ class Plan:
 
     def done(self, cluster: Cluster) -> int:
         """How many batches are published."""
-        return 1 + max(home.newest_batch(self.query) for home in all_homes(cluster))
+        return 1 + max(home.state(self.query).batch for home in all_homes(cluster))
 
 
 def name_of(kind: str, job: Mapping[str, Any]) -> str:

@@ -1,15 +1,14 @@
 """The exactly-once sink: tasks prepare rows in the broker, the driver's commit publishes them.
 
 A batch is known by (query, batch): Spark's query id and batch id for a stream; for `df.write` the
-options txnAppId and txnVersion, else a fresh id. The whole batch goes to one broker, its home, so
-that one ledger decides about it. A home is a name: its master may change meanwhile. A batch that a
-ledger knows already is skipped by its tasks and by its commit.
+options txnAppId and txnVersion, else a fresh id. The whole batch goes to one broker, the query's
+home, so that one ledger decides about it. A home is a name: its master may change meanwhile. A
+batch that a ledger knows already is skipped by its tasks and by its commit.
 """
 
 import json
 import time
 import uuid
-import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ from pyspark.taskcontext import TaskContext
 from aerobee.pipeline.options import Options
 from aerobee.pipeline.reused import reused_process
 from aerobee.pipeline.sink.encode import BulkIds, RowNames, encode_rows
-from aerobee.pipeline.sink.homes import Asked, Home, homes_of
+from aerobee.pipeline.sink.homes import Asked, Home, QueryLedgers, homes_of
 from aerobee.pipeline.sink.places import Places, first_turn
 from aerobee.pipeline.sink.sender import DEPTH, Pile, Piles
 from aerobee.pipeline.wire import Access, Cluster
@@ -71,21 +70,23 @@ def check_ledgers(plan: SinkPlan) -> None:
     """On the driver, before any row moves."""
     with Cluster(plan.access) as cluster:
         for home in homes_of(cluster, plan.topic):
-            home.newest_batch("check")
+            home.state("check")
 
 
-def prepare(plan: SinkPlan, query: str, batch: int, batches: Iterator[Any]) -> Prepared:
-    """Stores the task's rows, still invisible to consumers."""
+def prepare(
+    plan: SinkPlan, query: str, batch: int, batches: Iterator[Any], *, runs_again: bool = True
+) -> Prepared:
+    """Stores the task's rows, still invisible to consumers. A batch that never runs again needs no
+    note of its home."""
     context = TaskContext.get()
     assert context is not None, "a task runs inside Spark"
     with reused_process(), Cluster(plan.access) as cluster:
-        homes = homes_of(cluster, plan.topic)
-        home = homes[zlib.crc32(query.encode()) % len(homes)]
-        done = Prepared(query, home.name, home.address)
-        if any(one.newest_batch(query) >= batch for one in homes):
+        ledgers = QueryLedgers(cluster, query, homes_of(cluster, plan.topic))
+        done = Prepared(query, ledgers.home.name, ledgers.home.address)
+        if ledgers.newest_batch >= batch:
             done.committed_before = True
             return done
-        preparer = _Preparer(home, plan, done, batch, context)
+        preparer = _Preparer(ledgers.home, plan, done, batch, context)
         piles = Piles(plan.batch_bytes, preparer.send)
         ids = BulkIds()
         names = RowNames(f"{query}/{batch}/{context.partitionId()}")
@@ -94,6 +95,8 @@ def prepare(plan: SinkPlan, query: str, batch: int, batches: Iterator[Any]) -> P
             piles.add(encode_rows(record_batch, plan.topic, ids, lanes, names))
         piles.finish()
         preparer.finish()
+        if runs_again and preparer.topic:
+            ledgers.note_home(batch, preparer.topic)
         return done
 
 
@@ -117,11 +120,12 @@ class _Preparer:
         }
         turn = first_turn(done.query, batch, self._partition)
         self.places = Places(home.cluster, turn, home.name)
+        self.topic: str | None = None  # of the newest pile
         self._sent = 0
         self._in_flight: deque[tuple[int, int, Asked]] = deque()  # number and rows of a chunk
 
     def send(self, pile: Pile) -> None:
-        topic = pile.target.topic
+        topic = self.topic = pile.target.topic
         _home, queue_id = self.places.choose(pile.target)
         ext = self._fields | {
             "chunk": str(self._sent),
@@ -207,12 +211,13 @@ class PreparedBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def __init__(self, options: Options) -> None:
         self.plan = SinkPlan.of(options)
+        self.runs_again = bool(options["txnAppId"])
         self.query = options["txnAppId"] or str(uuid.uuid4())
         self.batch = options["txnVersion"] or 0
         check_ledgers(replace(self.plan, access=self.plan.access.at_start()))
 
     def write(self, iterator: Iterator[Any]) -> Prepared:
-        return prepare(self.plan, self.query, self.batch, iterator)
+        return prepare(self.plan, self.query, self.batch, iterator, runs_again=self.runs_again)
 
     def commit(self, messages: list[Any]) -> None:
         commit(self.plan, messages, self.batch)

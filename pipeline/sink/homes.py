@@ -1,17 +1,34 @@
 """The brokers that keep ledgers of the exactly-once sink, by name: their masters may change between
-two requests."""
+two requests.
 
+A query's batches are committed by one broker, its home. Every ledger that may be asked for the
+query is told which one that is, so that none takes over while the home is missing.
+"""
+
+import logging
+import zlib
 from dataclasses import dataclass
 from typing import Final
 
 from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.outage import Unreachable
 from aerobee.pipeline.wire import Answer, BrokerError, Cluster, Link, checked
 from aerobee.protocol.names import TEMPLATE_TOPIC
 from aerobee.protocol.wire.codes import ResponseCode
 from aerobee.protocol.wire.command import Command
-from aerobee.protocol.wire.sink_codes import SINK_STATE
+from aerobee.protocol.wire.sink_codes import SINK_HOME, SINK_STATE
+
+log = logging.getLogger("aerobee.pipeline")
 
 PERM_WRITE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What one ledger knows of a query."""
+
+    batch: int  # the newest that was committed there; -1: none
+    home: str | None  # the broker that commits its batches
 
 
 @dataclass(slots=True)
@@ -68,8 +85,8 @@ class Home:
         self.address = self.cluster.address_now(self._topic, self.name) or self.address
         return self.address
 
-    def newest_batch(self, query: str) -> int:
-        """The query's newest committed batch; OptionError when the broker keeps no ledger."""
+    def state(self, query: str) -> State:
+        """What its ledger knows of the query; OptionError when the broker keeps no ledger."""
         try:
             answer = self.request("asking the ledger", SINK_STATE, {"query": query})
         except BrokerError as error:
@@ -80,7 +97,7 @@ class Home:
                 f"committed batches; the broker at {self.address} has none. Use "
                 "deliveryGuarantee=at-least-once, and drop repeats by messageId where you read"
             ) from None
-        return int(answer.ext["batch"])
+        return State(int(answer.ext["batch"]), answer.ext.get("home"))
 
 
 def all_homes(cluster: Cluster) -> list[Home]:
@@ -101,3 +118,72 @@ def homes_of(cluster: Cluster, topic: str | None) -> list[Home]:
     if not homes:
         raise OptionError(f"no broker takes messages for {topic or 'any topic'}; create it first")
     return homes
+
+
+class QueryLedgers:
+    """The ledgers that may know a query: those of the brokers that take its rows, and of the home
+    that one of them names."""
+
+    def __init__(self, cluster: Cluster, query: str, takers: list[Home]) -> None:
+        self.query = query
+        self._takers = takers
+        self._states = {home: home.state(query) for home in takers}
+        while missing := self._named() - {home.name for home in self._states}:
+            for name in sorted(missing):
+                home = _registered(cluster, name, query)
+                self._states[home] = home.state(query)
+        self.home = self._chosen()
+
+    @property
+    def newest_batch(self) -> int:
+        return max(state.batch for state in self._states.values())
+
+    def _named(self) -> set[str]:
+        return {state.home for state in self._states.values() if state.home is not None}
+
+    def _chosen(self) -> Home:
+        """The home that is noted if it takes rows, else the one of the newest batch, else any."""
+        noted = [home for home in self._takers if home.name in self._named()]
+        if noted:
+            return noted[0]
+        newest = max(self._takers, key=lambda home: self._states[home].batch)
+        if self._states[newest].batch >= 0:
+            return newest
+        return self._takers[zlib.crc32(self.query.encode()) % len(self._takers)]
+
+    def note_home(self, batch: int, topic: str) -> None:
+        """Before the batch can be committed: tells each ledger that does not know the home yet. A
+        former home comes first: once it knows, it commits no more."""
+        former = self._named()
+        for ledger in sorted(self._states, key=lambda one: one.name not in former):
+            known = self._states[ledger].home
+            if known == self.home.name:
+                continue
+            ext = {"query": self.query, "batch": str(batch), "topic": topic, "home": self.home.name}
+            if known is not None:
+                ext["instead"] = known
+            what = f"telling the ledger of {ledger.name} that {self.home.name} has {self.query}"
+            try:
+                ledger.request(what, SINK_HOME, ext)
+            except BrokerError as error:
+                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+                log.warning("%s: its version keeps no such notes; update it", what)
+
+
+def _registered(cluster: Cluster, name: str, query: str) -> Home:
+    """The broker, once a name server knows it."""
+    outage = cluster.outage()
+    missing = LookupError("no name server knows that broker")
+    while (address := cluster.masters().get(name)) is None:
+        try:
+            outage.wait(f"the ledger of query {query}, at the broker {name}", missing)
+        except Unreachable as error:
+            raise Unreachable(
+                f"the broker {name} commits the batches of query {query}, and no name server knows "
+                "it now. Only its ledger tells whether this batch is out already: start it again. "
+                f"If it is gone for good, `aerobee pipeline ledger forget {query}` lets another "
+                "broker go on, which may publish the last batch a second time"
+            ) from error
+    outage.over(f"the broker {name}")
+    return Home(cluster, name, address)

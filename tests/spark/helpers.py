@@ -77,13 +77,13 @@ def numbers(count: int, start: int = 0) -> list[bytes]:
     return [b"%06d" % n for n in range(start, start + count)]
 
 
-def create_topic(broker_address: str, topic: str, queues: int) -> None:
+def create_topic(broker_address: str, topic: str, queues: int, *, perm: int = 6) -> None:
     ext = {
         "topic": topic,
         "defaultTopic": "TBW102",
         "readQueueNums": str(queues),
         "writeQueueNums": str(queues),
-        "perm": "6",
+        "perm": str(perm),
         "topicFilterType": "SINGLE_TAG",
         "topicSysFlag": "0",
         "order": "false",

@@ -145,7 +145,7 @@ def test_a_ledger_is_asked_at_the_address_that_the_master_has_by_now(own_broker:
     with Cluster(Access((broker.namesrv,), patience=20)) as cluster:
         for topic in ("out", None):
             (home,) = homes_of(cluster, topic)
-            assert Home(cluster, home.name, nobody, topic).newest_batch("q") == -1
+            assert Home(cluster, home.name, nobody, topic).state("q").batch == -1
 
 
 def test_a_topic_is_found_by_the_name_server_that_knows_it(own_broker: OwnBroker) -> None:
