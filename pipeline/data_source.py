@@ -12,7 +12,7 @@ from aerobee.pipeline.columns import COLUMNS, spark_ddl
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.options import NO_TABLES, SOURCE, Options, check_limit, source_options
 from aerobee.pipeline.source.batch_readers import PathReader, TopicReader
-from aerobee.pipeline.source.topic_list import TOPICS_DDL, TopicsReader, check_exists
+from aerobee.pipeline.source.topic_list import TOPICS_DDL, CountReader, TopicsReader, check_exists
 
 NAME: Final = "aerobee"
 
@@ -48,6 +48,8 @@ class AerobeeDataSource(DataSource):  # type: ignore[misc]
         options = source_options(self.options, streaming=False)
         if options["catalog"] == "topics":
             return TopicsReader(options, schema)
+        if options["catalog"] == "count":
+            return CountReader(options, schema)
         columns = checked_columns(schema)
         plain, narrowing = (
             (TopicReader, NarrowedTopicReader)

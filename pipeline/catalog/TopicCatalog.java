@@ -3,7 +3,7 @@ package aerobee;
 // The tables of a Spark catalog are the topics of a cluster. Spark takes catalogs in Java only, and
 // the compiler that it brings along for its own code (Janino) builds this in the running driver:
 // see register.py. All that concerns messages is in the Python source `aerobee`; here its reader is
-// told which columns a query uses, for which Spark has no interface in Python.
+// told which columns a query uses, or that it only counts, for which Spark has no interface in Python.
 
 import java.util.Arrays;
 import java.util.EnumSet;
@@ -25,8 +25,12 @@ import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
+import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
+import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
 import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
@@ -196,23 +200,26 @@ class TopicWriteInfo implements LogicalWriteInfo {
     }
 }
 
-class TopicScanBuilder implements SupportsPushDownFilters, SupportsPushDownRequiredColumns {
+class TopicScanBuilder implements
+        SupportsPushDownFilters, SupportsPushDownRequiredColumns, SupportsPushDownAggregates {
+    private static final String[] NOT_BY_OFFSETS = {"tags", "sql", "history"};
     private final StructType columns;
     private final CaseInsensitiveStringMap options;
     private final SupportsPushDownFilters whole;
     private StructType used;
+    private boolean counts;
 
     TopicScanBuilder(StructType columns, CaseInsensitiveStringMap options) {
         this.columns = columns;
         this.options = options;
         this.used = columns;
-        this.whole = builder(columns);
+        this.whole = builder(columns, options.asCaseSensitiveMap());
     }
 
-    private SupportsPushDownFilters builder(StructType wanted) {
-        Table plain = TopicTable.provider()
-            .getTable(wanted, new Transform[0], options.asCaseSensitiveMap());
-        return (SupportsPushDownFilters) ((SupportsRead) plain).newScanBuilder(options);
+    private SupportsPushDownFilters builder(StructType wanted, Map given) {
+        Table plain = TopicTable.provider().getTable(wanted, new Transform[0], given);
+        return (SupportsPushDownFilters) ((SupportsRead) plain)
+            .newScanBuilder(new CaseInsensitiveStringMap(given));
     }
 
     public Filter[] pushFilters(Filter[] all) {
@@ -240,11 +247,27 @@ class TopicScanBuilder implements SupportsPushDownFilters, SupportsPushDownRequi
         }
     }
 
+    /** All messages are counted by the offsets of the queues, of which no message has to be read. */
+    public boolean pushAggregation(Aggregation asked) {
+        AggregateFunc[] results = asked.aggregateExpressions();
+        counts = asked.groupByExpressions().length == 0 && results.length == 1
+            && results[0] instanceof CountStar && pushedFilters().length == 0;
+        for (int i = 0; i < NOT_BY_OFFSETS.length; i++) {
+            counts = counts && !options.containsKey(NOT_BY_OFFSETS[i]);
+        }
+        return counts;
+    }
+
     public Scan build() {
+        if (counts) {
+            Map given = new HashMap(options.asCaseSensitiveMap());
+            given.put("catalog", "count");
+            return builder(StructType.fromDDL("messages bigint"), given).build();
+        }
         if (used.equals(columns)) {
             return whole.build();
         }
-        SupportsPushDownFilters narrow = builder(used);
+        SupportsPushDownFilters narrow = builder(used, options.asCaseSensitiveMap());
         narrow.pushFilters(whole.pushedFilters());
         return narrow.build();
     }

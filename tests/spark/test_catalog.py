@@ -60,7 +60,6 @@ def test_a_topic_that_was_made_later_is_there(shop: SparkSession, broker: Aerobe
 
 
 QUERIES = [  # columns, condition, the columns that are read, a filter that was pushed
-    ("count(*)", "true", "offset:bigint", None),
     ("count(*)", "tags = 'paid'", "tags:string", "EqualTo(tags,paid)"),
     ("offset", "partition IN (1, 2)", "partition:int,offset:bigint", "In(partition,"),
     ("value", "offset >= 70 AND offset < 90", "value:binary,offset:bigint", "LessThan(offset,90)"),
@@ -83,6 +82,37 @@ def test_columns_and_filters_reach_the_source_and_the_plan_tells(shop: SparkSess
             assert "Filter (" not in shown  # Spark has nothing left to filter
         expected = shop.sql(query.format("plain")).collect()
         assert sorted(frame.collect()) == sorted(expected) != [], query
+
+
+COUNTS = [  # a query's columns and its end; whether the offsets alone answer it
+    ("count(*)", "", True),
+    ("count(1) + 1", "WITH (startingOffsets = '{\"Order-events\": {\"2\": 5}}')", True),
+    ("count(*)", "WITH (tags = 'paid')", False),
+    ("count(*)", "WITH (sql = 'TAGS = ''paid''')", False),
+    ("count(*)", "WHERE partition = 2", False),
+    ("count(tags)", "", False),
+    ("count(*), max(offset)", "", False),
+    ("count(*)", "GROUP BY partition", False),
+    ("count(DISTINCT partition)", "", False),
+]
+
+
+def test_messages_are_counted_by_offsets_where_nothing_else_is_asked(shop: SparkSession) -> None:
+    for columns, end, by_offsets in COUNTS:
+        frame = shop.sql(f"SELECT {columns} FROM aerobee.`{TOPIC}` {end}")
+        assert ("struct<messages:bigint>" in plan(frame)) == by_offsets, columns
+        same = f"SELECT {columns} FROM rows {end if 'WITH' not in end else ''}"
+        read = shop.read.option("pushdown", "false")
+        for option in re.findall(r"(\w+) = '(.*)'\)", end):
+            read = read.option(option[0], option[1].replace("''", "'"))
+        read.table(f"aerobee.`{TOPIC}`").localCheckpoint().createOrReplaceTempView("rows")
+        assert sorted(frame.collect()) == sorted(shop.sql(same).collect()), columns
+    assert shop.table(f"aerobee.`{TOPIC}`").count() == 500
+
+
+def test_an_empty_topic_counts_to_zero(shop: SparkSession, broker: AerobeeBroker) -> None:
+    create_topic(broker.broker, "nothing-yet", 2)
+    assert shop.table("aerobee.`nothing-yet`").count() == 0
 
 
 def test_filters_leave_out_queues_and_times(shop: SparkSession) -> None:
