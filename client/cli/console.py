@@ -29,7 +29,7 @@ CHILD_NICENESS: Final = 10  # while it starts; then it gives way
 @click.option("--port", type=click.IntRange(0, 65535), default=8085, show_default=True)
 @click.option("--allow-changes", is_flag=True, help="Sends, resets, replays; else it only shows.")
 @click.option(
-    "--token", envvar="AEROBEE_CONSOLE_TOKEN", default="", help="CommonOptions of every browser."
+    "--token", envvar="AEROBEE_CONSOLE_TOKEN", default="", help="Required of every browser."
 )
 @click.option("--allow-host", "hosts", multiple=True, help="A further name of this machine.")
 @click.option("--auth-header", default="", help="The header in which a proxy names the viewer.")

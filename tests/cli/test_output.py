@@ -1,19 +1,47 @@
 """What the command prints: JSON for programs, tables for terminals, texts, completion."""
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 
+import click
 import pytest
 from aerobee_command import aerobee, ended
 from terminals import typed
 
 from aerobee import Client, ConsumerOptions
+from aerobee.client.cli import cli
 from aerobee.testing import EmbeddedBroker
 
+ROOT = Path(__file__).resolve().parents[2]
 SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 # What these hold is named by users and brokers: properties, attributes, topics, settings.
 NAMED_BY_OTHERS = {"properties", "attributes", "conflicts", "settings"}
+
+
+def helps(command: click.Command) -> Iterator[str]:
+    """The help of the command, of its options and of the commands below it."""
+    yield command.help or ""
+    yield from (option.help or "" for option in command.params if isinstance(option, click.Option))
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from helps(below)
+
+
+def test_no_help_names_a_class_of_the_code() -> None:
+    """Renaming a class once renamed a word of a help text, too."""
+    sources = (ROOT / "client").rglob("*.py")
+    nodes = [node for file in sources for node in ast.walk(ast.parse(file.read_text()))]
+    names = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    internal = {name for name in names if re.search("[a-z][A-Z]", name)}
+    texts = list(helps(cli))
+    assert len(texts) > 200
+    assert [text for text in texts if internal & set(re.findall(r"\w+", text))] == []
 
 
 def keys_of(value: object) -> Iterator[str]:
