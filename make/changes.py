@@ -6,6 +6,7 @@ them under their heading in CHANGELOG.md; with ``--check`` this only says what i
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def problems(changelog: str, fragments: dict[str, str]) -> list[str]:
     """What is wrong with the section that is not released yet, or with a fragment."""
     found = []
     heading = ""
-    for line in _unreleased(changelog).splitlines():
+    for line in _parts(changelog)[1].splitlines():
         if line.startswith("### "):
             heading = line
             if heading not in HEADINGS:
@@ -37,16 +38,22 @@ def problems(changelog: str, fragments: dict[str, str]) -> list[str]:
 
 def folded(changelog: str, fragments: dict[str, str]) -> str:
     """The changelog with the fragments as the first entries under their headings."""
+    before, section, released = _parts(changelog)
     for name, text in sorted(fragments.items(), reverse=True):
         heading = f"### {KINDS[name.split('.')[1]]}\n\n"
-        before, found, after = changelog.partition(heading)
-        assert found, f"CHANGELOG.md has no {heading.strip()!r}"
-        changelog = f"{before}{heading}{text.rstrip()}\n{after}"
-    return changelog
+        if heading not in section:
+            section = f"{section.rstrip()}\n\n{heading}"
+        above, _, below = section.partition(heading)
+        section = f"{above}{heading}{text.rstrip()}\n{below}"
+    return "\n\n".join(part.strip() for part in (before, section, released) if part.strip()) + "\n"
 
 
-def _unreleased(changelog: str) -> str:
-    return changelog.partition("\n## ")[2].partition("\n## ")[0]
+def _parts(changelog: str) -> tuple[str, str, str]:
+    """What is before the section that is not released yet, that section, and the released ones."""
+    before, *sections = re.split(r"^(?=## )", changelog, flags=re.MULTILINE)
+    is_open = bool(sections) and "unreleased" in sections[0].partition("\n")[0].lower()
+    section = sections.pop(0) if is_open else "## Unreleased\n"
+    return before, section, "".join(sections)
 
 
 def main() -> int:

@@ -60,6 +60,18 @@ def test_a_fragment_that_could_not_be_folded_is_named(
     assert said in problem and next(iter(fragments)) in problem
 
 
+def test_a_heading_that_the_section_lacks_is_added_to_it(changes: ModuleType) -> None:
+    found = changes.folded(LOG, {"c.changed.md": "- c\n"})
+    assert "- old\n\n### Changed\n\n- c\n\n## 0.1.0\n\n- first\n" in found
+
+
+def test_no_entry_goes_into_a_section_that_is_released(changes: ModuleType) -> None:
+    released = LOG.replace("(unreleased)", "(2026-01-31)")
+    found = changes.folded(released, {"a.fixed.md": "- a\n"})
+    section = "## Unreleased\n\n### Fixed\n\n- a\n\n"
+    assert found == released.replace("## 0.2.0", f"{section}## 0.2.0")
+
+
 def test_an_entry_outside_of_the_headings_is_named(changes: ModuleType) -> None:
     [problem] = changes.problems(LOG.replace("### Fixed\n\n", "", 1), {})
     assert "'- old fix' is under no heading" in problem
