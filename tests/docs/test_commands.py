@@ -39,6 +39,7 @@ SHELL = re.compile(
 COMMAND = re.compile(r"(?:/opt/aerobee/venv/bin/|docker exec mq )?aerobee (.+)")
 INLINE = re.compile(r"`(aerobee [^`]+)`")
 TARGET = re.compile(r"(?:^|`|&& )make ([a-z][\w-]*)", re.MULTILINE)
+RUN = re.compile(r"^(?!\s*#).*\bmake ((?:[a-z][\w-]*(?: |$))+)", re.MULTILINE)  # in scripts of CI
 HERE = "tests/docs/test_commands.py"
 BOOTED = "it installs a service: a machine is booted for it, and gets the same commands"
 PODMAN = "the names and ports may be taken, and podman needs no daemon: it takes the same words"
@@ -131,11 +132,12 @@ def test_every_make_target_of_the_documents_is_there() -> None:
     known = set(
         re.findall(r"^([\w-]+):", "\n".join(file.read_text() for file in files), re.MULTILINE)
     )
-    named = {
-        (page.name, target)
-        for page in (*PAGES, ROOT / "bench/README.md")
-        for target in TARGET.findall(page.read_text())
-    }
+    pages = (*PAGES, ROOT / "bench/README.md", ROOT / ".github/PULL_REQUEST_TEMPLATE.md")
+    named = {(page.name, target) for page in pages for target in TARGET.findall(page.read_text())}
+    for script in (ROOT / ".ci/run", *ROOT.glob(".github/workflows/*.yml")):
+        runs = RUN.findall(script.read_text())
+        assert runs or script.name == "wheels.yml", f"{script} runs no target that this test finds"
+        named |= {(script.name, target) for run in runs for target in run.split()}
     assert len(named) > 40
     assert sorted((page, target) for page, target in named if target not in known) == []
 
