@@ -115,7 +115,6 @@ class Broker(Facts):
     groups: list[Group] = []
     topic: str = ""  # the destination topic, as far as the copies show it
     sync_flush: bool | None = None
-    oldest_at: int | None = None  # when the oldest message that is left was stored
     removed: Removed | None = None  # the file that held it, or held what was stored at its time
     has_history: bool = False
 

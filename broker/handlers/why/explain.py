@@ -61,7 +61,6 @@ def _facts(
         copies=[copy_facts(broker, message) for message in messages],
         topic=topic,
         sync_flush=broker.store.sync_flush,
-        oldest_at=_oldest_ms(broker),
         has_history=True,
     )
     if not messages:
