@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -130,6 +132,17 @@ def test_the_sdist_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Pa
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, unpacked)
     (again,) = tmp_path.glob("*.whl")
     assert set(zipfile.ZipFile(again).namelist()) == set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_the_metadata_names_the_pythons_that_ci_tests() -> None:
+    """Of both distributions."""
+    (matrix,) = re.findall(r"python: \[(.+)\]", (ROOT / ".github/workflows/ci.yml").read_text())
+    tested = re.findall(r"\d+\.\d+", matrix)
+    for file in (ROOT / "pyproject.toml", ROOT / "sdk/pyproject.toml"):
+        project = tomllib.loads(file.read_text())["project"]
+        prefix = "Programming Language :: Python :: "
+        named = [each.removeprefix(prefix) for each in project["classifiers"] if prefix in each]
+        assert named == tested and project["requires-python"] == f">={tested[0]}"
 
 
 def test_the_installed_command_runs_outside_the_source_tree(wheel: Path, tmp_path: Path) -> None:
