@@ -5,11 +5,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from peers.daemon import Daemon
+from peers.tools import wait_for
 
 from aerobee.broker.daemon.systemd import Notifier
 
@@ -31,6 +31,11 @@ class Systemd:
                 return message
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether SIGSTOP has stopped the process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def test_systemd_is_notified_of_ready_alive_reloading_and_stopping(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path / "notify")
     env = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
@@ -45,7 +50,7 @@ def test_systemd_is_notified_of_ready_alive_reloading_and_stopping(tmp_path: Pat
         assert "MONOTONIC_USEC=" in systemd.until("RELOADING=1")
         systemd.until("READY=1")
         daemon.signal(signal.SIGSTOP)  # a stopped loop sends no watchdog pings
-        time.sleep(0.3)
+        wait_for(lambda: is_stopped(daemon.process.pid), timeout=30, what="it is stopped")
         systemd.socket.setblocking(False)
         with pytest.raises(BlockingIOError):
             while True:

@@ -188,7 +188,7 @@ async def test_name_servers_that_disagree_about_ordered_topics_do_not_turn_them_
     registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
     running = asyncio.create_task(registrar.run())
     await until(lambda: changes)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5)  # nothing more may change
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await registrar.stop()

@@ -114,7 +114,7 @@ async def test_a_group_starts_at_the_first_the_last_or_a_time(
 ) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 2)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # store times are of a millisecond
         moment = datetime.now(UTC)
         await mq.send("orders", b"2")
         async with mq.consumer("orders", group="a", start="first") as inbox:

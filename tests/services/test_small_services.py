@@ -266,8 +266,7 @@ async def test_a_change_that_the_disk_refused_is_saved_by_the_stop(
     monkeypatch.setattr(config_file, "save_json", refuse)
     running = asyncio.create_task(file.run(0.01))
     file.changed_lazily()
-    await until(refused.is_set)
-    await asyncio.sleep(0.05)  # it waits for the next try
+    await until(lambda: refused.is_set() and file._dirty)  # it waits for the next try
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     monkeypatch.undo()
