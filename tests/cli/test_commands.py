@@ -13,6 +13,7 @@ from peers.tools import heed_interrupts
 from waiting import until
 
 from aerobee import AerobeeError, Client, ConsumerOptions
+from aerobee.protocol.names import REPLAYED_TOPIC
 from aerobee.testing import EmbeddedBroker
 
 
@@ -210,17 +211,17 @@ async def test_a_replay_that_ends_half_way_tells_how_far_it_came(
         words = ("dlq", "replay", "g", "--rate", "0.25", "--timeout", "1")
         replay = asyncio.create_task(aerobee(*words, url=aerobee_broker.url, code=4))
 
-        async def one_is_there() -> bool:
-            return bool(await replayed_bodies(mq))
+        async def one_is_marked() -> bool:
+            return bool(await bodies_of(mq, REPLAYED_TOPIC))
 
-        await until(one_is_there)  # its answer was sent before that
+        await until(one_is_marked)  # its answer was sent before that
     await aerobee_broker.stop()
     assert "1 of 3 dead letter(s) of g were sent again, then: " in (await replay).err
 
 
-async def replayed_bodies(mq: Client) -> list[bytes]:
+async def bodies_of(mq: Client, topic: str) -> list[bytes]:
     try:
-        return [row.body async for row in mq.find("orders")]
+        return [row.body async for row in mq.find(topic)]
     except AerobeeError:
         return []
 
