@@ -134,7 +134,23 @@ def decode_record(
     `with_body`: else it is left out, for a large one takes time to copy."""
     record = check_record(buffer, None, position, len(buffer) - position, check)
     head = HEADS[record.sys_flag & V6_HOSTS]
-    fields = head.unpack_from(buffer, position)
+    (
+        size,
+        _,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+        body_length,
+    ) = head.unpack_from(buffer, position)
     body_at = position + head.size
     props_at = record.properties_position
     try:
@@ -144,21 +160,21 @@ def decode_record(
         raise CorruptRecord(position, f"text is not UTF-8: {error.reason}") from None
     return StoredMessage(
         topic,
-        fields[3],
-        bytes(buffer[body_at : body_at + fields[14]]) if with_body else b"",
+        queue_id,
+        bytes(buffer[body_at : body_at + body_length]) if with_body else b"",
         props,
-        flag=fields[4],
-        sys_flag=fields[7],
-        born_timestamp=fields[8],
-        born_host=fields[9],
-        store_host=fields[11],
-        reconsume_times=fields[12],
-        prepared_transaction_offset=fields[13],
-        size=fields[0],
-        queue_offset=fields[5],
-        physical_offset=fields[6],
-        store_timestamp=fields[10],
-        body_crc=fields[2],
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp=born_timestamp,
+        born_host=born_host,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_transaction_offset,
+        size=size,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        store_timestamp=store_timestamp,
+        body_crc=body_crc,
     )
 
 
