@@ -13,7 +13,7 @@ RUN useradd --system --uid 10001 --home-dir /var/lib/aerobee --create-home aerob
  && install -d -o 10001 -m 700 /var/lib/aerobee/secret
 COPY --from=build /opt/aerobee /opt/aerobee
 COPY container/start.sh /usr/local/bin/start-aerobee
-# Clients need a user: start.sh makes one. docs/security.md tells how to add others.
+# Clients need a user: start.sh makes one. docs/security.md shows how to add others.
 ENV PATH=/opt/aerobee/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -26,7 +26,7 @@ WORKDIR /var/lib/aerobee
 VOLUME /var/lib/aerobee
 EXPOSE 9876 10909 10911 10912 5557
 STOPSIGNAL SIGTERM
-# A broker says it by HTTP; a name server alone, or a broker without metrics, is asked: it may want TLS.
+# A broker answers by HTTP; a name server alone, or a broker without metrics, is pinged, perhaps under TLS.
 HEALTHCHECK --interval=10s --timeout=8s CMD \
     python3 -c "import urllib.request as u; u.urlopen('http://127.0.0.1:5557/healthz', timeout=2)" 2>/dev/null && exit 0; \
     for port in 10911 9876; do for url in mq://127.0.0.1:$port "mqs://127.0.0.1:$port?verify=none"; do \

@@ -9,7 +9,7 @@ WORKERS ?= 6
 SPREAD = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests that need more than Python have targets of their own.
 QUICK := not apache and not browser and not cpp and not etcd and not go and not node and not rust and not spark and not slow and not root
-# In these folders every test does: they are not even collected, which each worker would do.
+# In these folders all tests do: they are not even collected, because every worker would collect them.
 ELSEWHERE := $(addprefix --ignore=tests/,clients exchange spark system)
 
 # Without bytecode every worker, and every broker and command that a test starts, compiles the whole
@@ -41,10 +41,10 @@ run: $(OK) ## set up what is missing and start a broker with its name service (A
 test: $(OK) ## set up what is missing and run the tests that need Python only
 	AEROBEE_FORKED=1 $(V)/bin/pytest -q $(SPREAD) $(ELSEWHERE) -m "$(QUICK)" $(ARGS)
 
-test-long: $(OK) ## tests of which `make test` tries a share of the cases, with all of them
+test-long: $(OK) ## all cases of the tests of which `make test` runs a share
 	AEROBEE_LONG=1 $(V)/bin/pytest -q -m "$(QUICK)" $$(grep -rl --include='test_*.py' '^from effort import' tests | sort) $(ARGS)
 
-coverage: $(OK) ## the same tests with the lines that they reach (Python 3.12+ counts them nearly for free)
+coverage: $(OK) ## the tests of `make test`, and how many lines they reach (nearly free with Python 3.12+)
 	COVERAGE_CORE=sysmon $(V)/bin/pytest -q $(SPREAD) $(ELSEWHERE) -m "$(QUICK)" --cov --cov-report=term:skip-covered $(ARGS)
 
 check: $(OK) ## format, lint, imports between layers, changelog entries, and types
@@ -54,7 +54,7 @@ check: $(OK) ## format, lint, imports between layers, changelog entries, and typ
 	$(V)/bin/python make/changes.py --check
 	$(V)/bin/mypy
 
-check-tests: $(OK) ## types of the tests, too
+check-tests: $(OK) ## types of the tests
 	cd tests && "$(abspath $(V))/bin/mypy" --config-file mypy.ini
 
 changelog: $(OK) ## move the entries of changes/ into CHANGELOG.md
@@ -68,7 +68,7 @@ clean: ## remove what the other targets made
 	rm -rf .venv .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .ci/work
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# What builds the compiled part outside of an install.
+# The tools that build the compiled part outside of an installation.
 BUILD_OK := $(V)/.build-installed
 $(BUILD_OK): $(OK)
 	@$(V)/bin/pip install -q --disable-pip-version-check 'cython>=3.1,<4' 'setuptools>=77' 'hatchling>=1.26'

@@ -1,7 +1,7 @@
 """Builds the compiled part of the broker: into a wheel, or beside its sources if editable.
 
-It needs a C compiler and Python's headers. Where something is missing, or AEROBEE_PURE=1 asks for
-it, the package is installed without: the broker then takes the same path in Python.
+It needs a C compiler and Python's headers. If something is missing, or with AEROBEE_PURE=1, the
+package is installed without it: the broker then takes the same path in Python.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FOLDER = Path("broker/compiled")
 
 
 def build(root: Path, made: Path) -> Path:
-    """Translate and compile; the finished module. All that it needs on the way is under `made`."""
+    """Translate and compile; returns the module. All intermediate files are under `made`."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 
@@ -53,8 +53,8 @@ def build(root: Path, made: Path) -> Path:
 
 
 def put_in_place(module: Path, folder: Path) -> None:
-    """In one step: a broker that runs keeps the one it has loaded. Beside it stands of which
-    sources it was made, so that one of older sources is not taken (`aerobee.broker.compiled`)."""
+    """Replace the module in one step: a running broker keeps the one it has loaded. The digest of
+    its sources is put beside it: one from older sources is not used (`aerobee.broker.compiled`)."""
     fresh = folder / f"{module.name}.new"
     shutil.copy2(module, fresh)
     fresh.replace(folder / module.name)
@@ -62,7 +62,7 @@ def put_in_place(module: Path, folder: Path) -> None:
 
 
 def digest_of_sources(folder: Path) -> str:
-    """As `aerobee.broker.compiled` makes it, which cannot be imported before it is installed."""
+    """As in `aerobee.broker.compiled`, which cannot be imported before it is installed."""
     sources = sorted(path for path in folder.iterdir() if path.suffix in (".pyx", ".pxi", ".h"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 

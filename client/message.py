@@ -130,7 +130,7 @@ def checked_text(what: str, text: str) -> str:
 
 
 def check_encoded(properties: str) -> None:
-    """Misuse when the properties of a message are no text, or longer than a record can hold."""
+    """Misuse when the properties of a message are not text, or longer than a record can hold."""
     try:
         size = len(properties.encode())
     except UnicodeEncodeError as error:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The first process of the image. A broker or a name server gets a super user at its first start, whose
-# secret stands in $AEROBEE_CREDENTIALS_FILE: brokers sign with it among each other, and so do the SDK
-# and the command in this container. Access control is on unless you have said something about it.
+# secret is in $AEROBEE_CREDENTIALS_FILE: brokers sign requests to each other with it, and so do the SDK
+# and the command in this container. Access control is on unless you have set it.
 set -eu
 file=$AEROBEE_CREDENTIALS_FILE
 case "${1:-}" in
@@ -11,9 +11,9 @@ broker | namesrv)
         umask 077
         python3 -c 'import json, secrets
 print(json.dumps({"accessKey": "root", "secretKey": secrets.token_urlsafe(32)}))' >"$file.$$"
-        # Of containers that share the folder the first one's counts.
+        # If containers share the folder, the first one's secret counts.
         ln "$file.$$" "$file" 2>/dev/null &&
-            echo "clients need a user: root is made, its secret is in $file (docker exec CONTAINER cat $file)" >&2
+            echo "clients need a user: root was created, its secret is in $file (docker exec CONTAINER cat $file)" >&2
         rm "$file.$$"
         umask 022
     fi

@@ -23,11 +23,11 @@ bench-quick: $(OK) ## CPU per message beside the recorded figures; fails when a 
 	$(V)/bin/python -m bench.quick $(ARGS)
 
 .PHONY: bench-creations
-bench-creations: $(OK) ## sends beside a client that makes topics, on a disk with slow syncs; 20,000 topics, groups, keys
+bench-creations: $(OK) ## sends while another client creates topics, on a disk with slow syncs; 20,000 topics, groups, keys
 	$(V)/bin/python -m bench.creations $(ARGS)
 
 .PHONY: bench-viewers
-bench-viewers: $(OK) ## sends beside five who look at the console, and beside none, in turns; fails above x1.10
+bench-viewers: $(OK) ## sends with five viewers of the console and with none, in turns; fails above x1.10
 	$(V)/bin/python -m bench.viewers $(ARGS)
 
 .PHONY: bench-growth

@@ -1,4 +1,4 @@
-# The compiled part of the broker, and the path in Python that it stands for.
+# The compiled part of the broker, and the Python path that it replaces.
 .PHONY: test-pure
 test-pure: $(OK) ## the hot path, the store and the ways beside each other without the compiled part
 	AEROBEE_PURE=1 $(V)/bin/pytest -q -m "$(QUICK)" tests/two_ways tests/store tests/broker/test_hot_codecs.py \

@@ -8,7 +8,7 @@ PART   ?= 0
 FS     ?= ext4 xfs
 FLUSH  ?= SYNC_FLUSH
 CRASH  := cd tests && ../$(V)/bin/python -m
-# A mount that another mount namespace has got a copy of (`ip netns exec` makes one) outlives its umount.
+# A mount of which another mount namespace has a copy (`ip netns exec` makes one) outlives its umount.
 MOUNTS := unshare --mount --propagation private
 
 .PHONY: crashsim crashsim-quick planted-bugs iofaults killtest powercut powercut-blocks powercut-machine powercut-kernel fulldisk test-full-disk test-dead-device test-exchange

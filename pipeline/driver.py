@@ -37,7 +37,7 @@ def use_this_python() -> None:
 
 
 def set_up_sessions() -> None:
-    """Sessions made after this have the settings that this source is best read with."""
+    """Sessions made after this have the settings under which this source reads fastest."""
     words = [f"--conf {name}={value}" for name, value in SETTINGS.items()]
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", " ".join((*words, "pyspark-shell")))
 

@@ -1,4 +1,4 @@
-"""Functions for one's own queries; `from aerobee.spark import typed` is the way to them."""
+"""Functions for your own queries: `from aerobee.spark import typed`."""
 
 import json
 from collections.abc import Mapping

@@ -23,7 +23,7 @@ __all__ = ["Access", "BrokerError", "BrokerQueues", "Cluster", "Link", "Unreacha
 
 T = TypeVar("T")
 MASTER_ID: Final = 0
-_JOINED_MAX: Final = 1 << 16  # a larger body is not copied to stand behind its head
+_JOINED_MAX: Final = 1 << 16  # a larger body is not copied to join its head
 # Retriable answers: the broker is starting, stopping or overloaded.
 TRANSIENT: Final = frozenset(
     (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL)

@@ -1,4 +1,4 @@
-"""Makes a user of an account in a file or a request: the fields of plain_acl.yml, and ours.
+"""Makes a user from an account in a file or a request: the fields of plain_acl.yml, and ours.
 
 accessKey: billing            secretKey: ... or secretFile: ...
 admin, whiteRemoteAddress, defaultTopicPerm, defaultGroupPerm, topicPerms, groupPerms: as Apache's
@@ -139,7 +139,9 @@ def _plain_rules(account: Account, file: str) -> Iterator[Rule]:
 def _listed(kind: str, name: str, allowed: frozenset[str], origin: str) -> Iterator[Rule]:
     """A name on a list: what it does not allow is denied, whatever the default says."""
     if not name or ANY in name:
-        raise AccessError(f"{name!r} is no name of a {kind.lower()}; prefixes go into policies")
+        raise AccessError(
+            f"{name!r} is not the name of a {kind.lower()}; prefixes go into policies"
+        )
     if allowed:
         yield Rule(True, kind, name, allowed, origin=origin)
     yield Rule(False, kind, name, ALL_ACTIONS - allowed, origin=origin)

@@ -57,7 +57,7 @@ _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, ProtocolError, Recursion
 
 
 class ProvenFields(Protocol):
-    """Those of a send, as the hot path decodes them."""
+    """The fields of a send, as the hot path decodes them."""
 
     AccessKey: str
     b: str

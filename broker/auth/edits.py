@@ -32,7 +32,7 @@ def add_user(accounts: Accounts, name: str, secret: str, *, is_super: bool = Fal
     if name in accounts:
         raise AccessError(f"User:{name} exists already")
     if not _NAME.fullmatch(name):
-        raise AccessError(f"{name!r:.140} is no name of a user: use letters, digits and _ - . @")
+        raise AccessError(f"{name!r:.140} is not a user name: use letters, digits and _ - . @")
     if not secret and name != ANONYMOUS:
         raise AccessError(f"User:{name} needs a password")
     accounts[name] = {"accessKey": name, "secretKey": secret}

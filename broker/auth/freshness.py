@@ -1,4 +1,4 @@
-"""Requests that cannot be sent again: each says, signed, when it was made, its number and its code.
+"""Requests that cannot be replayed: each says, signed, when it was made, its number and its code.
 
 A connection of our SDK has a session and counts its requests; the broker takes each number once, in
 order. It forgets a session when all its requests are too old to be taken, so the memory is bounded
@@ -31,7 +31,7 @@ class Freshness:
         """Why the request is refused; "": it is accepted, and would be refused a second time."""
         if not (signed_code and number and made.isascii() and made.isdigit() and len(made) < 18):
             return (
-                f"User:{user} must send requests that cannot be repeated: they say when they were "
+                f"User:{user} must send requests that cannot be replayed: they say when they were "
                 f"made ({FRESH_TIME}), their number ({FRESH_NUMBER}) and their code "
                 f"({FRESH_CODE}), as Aerobee's SDK does"
             )

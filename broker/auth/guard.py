@@ -1,6 +1,6 @@
 """Access control before every handler: authentication, authorization and audit.
 
-Off, handlers stand in the table as they are; only administrative ones leave their line in the log.
+When it is off, the table has the bare handlers; only administrative ones are wrapped, for the log.
 The hot path asks `admission`, which refuses nothing: a frame that it does not let pass comes here.
 """
 
@@ -213,7 +213,7 @@ class Guard:
         if not is_signed(known) or user is None:
             raise Denied(
                 BAD_SIGNATURE,
-                f"check signature failed: there is no User:{name}, or its secret key is another",
+                f"check signature failed: there is no User:{name}, or its secret key is different",
             )
         if not user.is_enabled:
             raise Denied(DISABLED, f"User:{name} is disabled.")
@@ -256,7 +256,7 @@ class Guard:
             if not verdict.allowed:
                 deny(principal, f"{'/'.join(sorted(ask.actions))} {ask.resource}", verdict)
 
-    # --- requests that cannot be sent again
+    # --- requests that cannot be replayed
 
     def must_be_fresh(self, principal: Principal) -> bool:
         user = principal.user

@@ -2,7 +2,7 @@
 
 The decision is RocketMQ 5's. A super user may do all. Of the rules that match resource, action and
 address, the most exact one decides (a name, then the longest prefix, then a whole kind, then `*`);
-of two alike, deny wins; default rules count only where no other matches; where none does, no.
+of two alike, deny wins; default rules count only where no other matches; without a match: denied.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -175,7 +175,7 @@ def _network(text: str) -> Network:
     try:
         return ip_network(text, strict=False)
     except ValueError:
-        raise AccessError(f"{text!r} is no address or network; write 10.0.0.0/8") from None
+        raise AccessError(f"{text!r} is not an address or a network; write 10.0.0.0/8") from None
 
 
 def nobody(address: str) -> bool:
@@ -195,7 +195,7 @@ class User:
     lists_bind: bool = False  # a super user of plain_acl.yml with lists: they restrict its sends
     is_white: Callable[[str], bool] = nobody  # addresses from which it need not sign
     certificates: frozenset[str] = frozenset()  # a client that shows one of these is this user
-    is_fresh: bool = False  # its requests must be such as cannot be sent again
+    is_fresh: bool = False  # its requests must be such as cannot be replayed
     origin: str = ""  # the file, and the line in it
     digest: str = ""  # of the whole definition: equal on two brokers means the same user
     old_secret_until_ms: int = 0  # 0: there is no old secret

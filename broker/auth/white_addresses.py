@@ -52,7 +52,7 @@ def _network(text: str) -> Test:
     try:
         network = ip_network(text, strict=False)
     except ValueError:
-        raise AccessError(f"the white address {text!r} is no network") from None
+        raise AccessError(f"the white address {text!r} is not a network") from None
     return lambda address: ip_address(address.partition("%")[0]) in network
 
 

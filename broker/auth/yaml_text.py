@@ -24,7 +24,7 @@ class _Loader(yaml.BaseLoader):  # type: ignore[misc]  # it has no types
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(None, None, "aliases are not taken", mark)
+            raise yaml.MarkedYAMLError(None, None, "aliases are not allowed", mark)
         return super().compose_node(parent, index)
 
 
@@ -36,5 +36,5 @@ def parse(data: bytes) -> Any:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "it is no YAML"
+        problem = getattr(error, "problem", None) or "it is not YAML"
         raise ValueError(problem, where) from None

@@ -23,8 +23,8 @@ def _types() -> ModuleType:
     return module
 
 
-# `rich` is for coloured tracebacks, which structlog makes where it finds it: ours are plain. The
-# `_add_newdocs` are texts for `help(numpy)`: 20 ms, and numpy asks for nothing in them.
+# structlog colours tracebacks by `rich` if it is installed: ours are plain. The `_add_newdocs` are
+# the texts of `help(numpy)`: 20 ms, and nothing in numpy needs them.
 _NOT_WANTED: Final[dict[str, ModuleType | None]] = {
     "rich": None,  # "not installed"
     "numpy._core._add_newdocs": ModuleType("no texts"),

@@ -56,7 +56,7 @@ cdef Py_ssize_t measure(const uint8_t* record, Py_ssize_t room, Parts* parts) no
 def read_facts(view, int64_t base, Py_ssize_t position, Py_ssize_t end, Py_ssize_t count, queue_of):
     """The facts of the first records between two positions of a log file that begins at `base`:
     `count` at most, and none from the first on that is not plain. `queue_of` gives the queue of a
-    topic, in bytes, and a queue id; None: the topic is no name."""
+    topic, in bytes, and a queue id; None: the topic is not a valid name."""
     cdef Facts facts = Facts()
     cdef Parts parts
     cdef Py_buffer buffer

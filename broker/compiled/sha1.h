@@ -47,7 +47,7 @@ static int sha1_is_built_in = 0;
 #include <immintrin.h>
 
 /* Four rounds, and the words of rounds to come. `now` has the words of these rounds; `next` those of
- * the next four, all but done; the other two are in the making. */
+ * the next four, almost done; the other two are being computed. */
 #define SHA1_ROUNDS(now, next, after, last, e, kept, which) \
     e = _mm_sha1nexte_epu32(e, now);                        \
     kept = abcd;                                            \
@@ -126,8 +126,8 @@ static void sha1_blocks(uint32_t *state, const uint8_t *data, size_t blocks) {
     sha1_plain_blocks(state, data, blocks);
 }
 
-/* Of two messages at a time: a block of one is worked on while the next step of the other one waits
- * for its predecessor, which takes a third less than one after the other. */
+/* Two messages at a time: while a step of one waits for the step before it, a block of the other is
+ * hashed. It takes a third less time than one after the other. */
 static void sha1_blocks_of_two(uint32_t *state, const uint8_t *data, uint32_t *other_state,
                                const uint8_t *other_data, size_t blocks) {
     for (; blocks; blocks--, data += SHA1_BLOCK, other_data += SHA1_BLOCK) {
@@ -157,7 +157,7 @@ static void sha1_add(Sha1 *sha, const uint8_t *data, size_t size) {
     if (size % SHA1_BLOCK) memcpy(sha->buffer, data + blocks * SHA1_BLOCK, size % SHA1_BLOCK);
 }
 
-/* What comes behind a message of so many bytes, to the end of a block: at most SHA1_END_MAX. */
+/* The padding after a message of this many bytes, to the end of a block: at most SHA1_END_MAX. */
 static size_t sha1_pad(uint8_t *end, uint64_t total) {
     size_t filled = total % SHA1_BLOCK, zeros = (filled < 56 ? 56 : 120) - filled;
     memset(end, 0, zeros);

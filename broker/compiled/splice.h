@@ -8,11 +8,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define PIPE_SIZE (1 << 20)  // what a user may ask for without more rights, as a rule
+#define PIPE_SIZE (1 << 20)  // as a rule the most that an unprivileged user may ask for
 
 #ifdef SPLICE_F_NONBLOCK
 
-// How many pages a new pipe takes at once; 0: there is none to be had.
+// How many pages a new pipe holds; 0: it could not be made.
 static int open_pipe(int ends[2]) {
     int size;
     if (pipe2(ends, O_NONBLOCK | O_CLOEXEC)) return 0;
@@ -27,7 +27,7 @@ static int open_pipe(int ends[2]) {
 }
 
 // Sends `head`, which is copied, and then the `size` bytes of the pieces. How many bytes the socket
-// took; -1: nothing was sent, as pieces cannot be passed so. Unless it took all, bytes of the pieces
+// took; -1: nothing was sent, as these cannot be passed. Unless it took all, bytes of the pieces
 // may be left in the pipe. `more`: others will follow.
 static ssize_t send_pages(int socket, const int ends[2], const void *head, size_t head_size,
                           const struct iovec *pieces, size_t count, size_t size, int more) {

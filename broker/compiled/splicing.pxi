@@ -12,7 +12,7 @@ cdef extern from "<unistd.h>" nogil:
 
 
 cdef enum:
-    SPLICED_MIN = 16 << 10  # bytes of records: to copy fewer is cheaper than two more system calls
+    SPLICED_MIN = 16 << 10  # bytes of records: copying fewer is cheaper than two system calls
     SPLICED_MAX = 256 << 10  # what is larger waits for the client anyway: no gain was measured
 
 

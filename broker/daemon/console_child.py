@@ -102,8 +102,8 @@ class ConsoleChild:
                 stdout=subprocess.DEVNULL,
                 env=env | {VARIABLE: json.dumps(options)},
                 pass_fds=[theirs.fileno()],
-                # Ctrl-C is for the broker, which then closes the channel. In a session of its own
-                # it would be a rival: Linux shares cores out between sessions, then within them.
+                # Ctrl-C is for the broker, which then closes the channel. No session of its own:
+                # Linux divides the CPU between sessions first, so it would get as much as we.
                 process_group=0,
             )
         self._channel = ours

@@ -4,8 +4,8 @@ A collection traverses every object of its generation, and nothing else runs mea
 connections a full one takes 60 ms. So what has survived two collections is not traversed again
 while clients are served. Requests that leave something behind (a topic, a member, an offset) are
 followed by a small collection after their turn of the loop, when what they needed meanwhile is
-gone. The full collection waits for a quiet moment, and so does returning what the C library keeps
-of the memory that was freed: after a burst that can be most of it.
+gone. The full collection waits for a quiet moment. Then freed memory that the C library still
+holds is returned as well: after a burst that can be most of it.
 """
 
 import ctypes
@@ -106,7 +106,7 @@ class Garbage:
 
 
 def anonymous_bytes() -> int:
-    """The memory of this process that no file stands behind; 0 where the system does not say."""
+    """The memory of this process that no file backs; 0 where the system does not say."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

@@ -38,7 +38,7 @@ def take_back_progress(
     store.load()
     try:
         lost = store.max_physical_offset - cut_to
-        log.warning("the log is cut: what is behind is not the master's", at=cut_to, bytes=lost)
+        log.warning("the log is cut: what follows is not the master's", at=cut_to, bytes=lost)
         undone = {origin for origin in origins_since(store, cut_to) if origin < cut_to}
         schedule = Schedule(store, settings, clock, store.settings.layout.config)
         schedule.load()

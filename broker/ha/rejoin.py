@@ -105,7 +105,7 @@ def _common(ours: LogState, master: LogState) -> int:
     if not ours.epochs:  # copied from a master that had none
         if ours.end > master.end:
             raise StreamError(
-                f"our log ends at {ours.end}, the master's at {master.end}: this is no copy of "
+                f"our log ends at {ours.end}, the master's at {master.end}: this is not a copy of "
                 f"it; send to this broker as a master, or begin with an empty folder"
             )
         return ours.end

@@ -45,7 +45,7 @@ class Sender:
             self.position, self.acked = end, 0
         elif end < 0 or end > log_end:
             raise StreamError(
-                f"its log ends at {end}, beyond ours at {log_end}: it is no copy of this log; "
+                f"its log ends at {end}, beyond ours at {log_end}: it is not a copy of this log; "
                 f"promote it, or let it begin with an empty folder"
             )
         elif end < log_start:

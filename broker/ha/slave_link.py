@@ -253,8 +253,8 @@ class SlaveLink:
             return Receiver(facts.log_start, size, known)
         if end > facts.log_end:
             raise StreamError(
-                f"our log ends at {end}, the master's at {facts.log_end}: this is no copy of it; "
-                f"send to this broker as a master, or begin with an empty folder"
+                f"our log ends at {end}, the master's at {facts.log_end}: this is not a copy of "
+                f"it; send to this broker as a master, or begin with an empty folder"
             )
         if end < facts.log_start:
             raise StreamError(

@@ -78,7 +78,7 @@ class PutHooks:
         prepared = message.sys_flag & TRANSACTION_MASK == TRANSACTION_PREPARED
         if not prepared and (message.property(props.TRAN_MSG) or "").lower() != "true":
             return False
-        # A committed message keeps TRAN_MSG: as a retry or a dead letter it is no half message.
+        # A committed message keeps TRAN_MSG: as a retry or a dead letter it is not a half message.
         is_retried = delay_level(message.properties) > 0 or is_dlq_topic(message.topic)
         return not (message.reconsume_times > 0 and is_retried)
 
@@ -139,7 +139,7 @@ def _check_delay(message: Message) -> None:
     text = message.property(props.DELAY)
     if text and not (_LEVEL.fullmatch(text) and abs(int(text)) < 2**31):
         raise Refused(
-            ResponseCode.MESSAGE_ILLEGAL, f"property DELAY={text[:40]!r} is no delay level"
+            ResponseCode.MESSAGE_ILLEGAL, f"property DELAY={text[:40]!r} is not a delay level"
         )
 
 
@@ -173,7 +173,7 @@ def _number(name: str, text: str) -> int:
     except ValueError:
         value = _TIME_MAX + 1
     if not -_TIME_MAX <= value <= _TIME_MAX:
-        raise _illegal(f"property {name}={text[:40]!r} is no time in whole numbers")
+        raise _illegal(f"property {name}={text[:40]!r} is not a time in whole numbers")
     return value
 
 

@@ -53,7 +53,7 @@ def _check_networks(value: str) -> str | None:
         try:
             ip_network(text.strip(), strict=False)
         except ValueError:
-            return f"{text.strip()} is no network; write them as 10.0.0.0/8,192.168.0.0/16"
+            return f"{text.strip()} is not a network; write them as 10.0.0.0/8,192.168.0.0/16"
     return None
 
 

@@ -21,7 +21,12 @@ Value = bool | int | float | str
 # value refuses the start: a broker that only looks safe is worse than none.
 REFUSED_KEYS: tuple[tuple[str, type, Value, str], ...] = (
     ("totalReplicas", int, 1, "the set of replicas is kept by etcdEndpoints or controllerAddr"),
-    ("enableControllerInNamesrv", bool, False, "our name service is no controller: etcdEndpoints"),
+    (
+        "enableControllerInNamesrv",
+        bool,
+        False,
+        "our name service is not a controller: etcdEndpoints",
+    ),
     ("enableDLegerCommitLog", bool, False, "the DLedger log is another format"),
     ("enableSlaveActingMaster", bool, False, "slaves that act as masters are not there"),
     ("enableRemoteEscape", bool, False, "slaves that act as masters are not there"),

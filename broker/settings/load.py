@@ -129,7 +129,7 @@ def _from_environment(
             elif name not in NO_SETTINGS and not re.match(
                 r"AEROBEE_(\w+_)?(PORT|SERVICE)(_|$)", name
             ):
-                warnings.append(f"the variable {name} is no setting that is known")
+                warnings.append(f"the variable {name} is not a known setting")
 
 
 def _content(name: str, path: str) -> str:

@@ -18,7 +18,7 @@ _REMEDIES: Final = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
     errno.EIO: "the device cannot read or write there: copy the folder to a sound one by a tool "
-    "that leaves out what cannot be read (ddrescue); `aerobee store verify` tells what is damaged",
+    "that leaves out what cannot be read (ddrescue); `aerobee store verify` shows what is damaged",
     errno.ENOMEM: "every file of the log takes a map: raise vm.max_map_count (sysctl), or give "
     "the machine more memory",
 }

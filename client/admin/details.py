@@ -227,7 +227,7 @@ class Details:
 
 @lru_cache(maxsize=2048)
 def _queue_stats(body: bytes) -> tuple[QueueStats, ...]:
-    """Most topics of a cluster that is watched are quiet: their answers are the last ones again."""
+    """Cached: most topics of a watched cluster are quiet, so their answers repeat."""
     return tuple(
         QueueStats(
             queue,

@@ -23,7 +23,7 @@ def cluster() -> None:
 @cluster.command()
 @connected
 async def status(common: CommonOptions, mq: Client) -> None:
-    """Each broker's load, disk and age."""
+    """Each broker's load, disk and uptime."""
     rows = []
     for broker in await mq.admin.brokers():
         row: dict[str, Any] = {
@@ -70,7 +70,7 @@ async def brokers(common: CommonOptions, mq: Client) -> None:
 
 
 @cluster.command()
-@click.option("--broker", "name", help="Which broker, by name or address; else all.")
+@click.option("--broker", "name", help="Which broker, by name or address; default: all.")
 @click.option("--grep", help="Only settings with this text in their name.")
 @click.option(
     "--set",

@@ -27,7 +27,7 @@ CHILD_NICENESS: Final = 10  # while it starts; then it gives way
 @click.option("-u", "--url", envvar="AEROBEE_URL", help="Name servers: mq://host:port[,...].")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8085, show_default=True)
-@click.option("--allow-changes", is_flag=True, help="Sends, resets, replays; else it only shows.")
+@click.option("--allow-changes", is_flag=True, help="Allow sends, resets and replays.")
 @click.option(
     "--token", envvar="AEROBEE_CONSOLE_TOKEN", default="", help="Required of every browser."
 )
@@ -35,7 +35,7 @@ CHILD_NICENESS: Final = 10  # while it starts; then it gives way
 @click.option("--auth-header", default="", help="The header in which a proxy names the viewer.")
 @click.option("--proxy", "proxies", multiple=True, help="A proxy's address; needs --auth-header.")
 @click.option("--hide-bodies", is_flag=True, help="Show no bodies of messages.")
-@click.option("--open", "open_browser", is_flag=True, help="Open it in the browser.")
+@click.option("--open", "open_browser", is_flag=True, help="Open the browser.")
 def console(
     url: str | None,
     host: str,

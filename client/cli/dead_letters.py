@@ -119,7 +119,7 @@ async def purge(common: CommonOptions, mq: Client, group: str) -> None:
     "--to",
     "topic",
     shell_complete=topics,
-    help="Send them to this topic; else to where they came from.",
+    help="Send them to this topic; default: to where they came from.",
 )
 @click.option("--again", is_flag=True, help="Also those that were replayed before.")
 @click.option(

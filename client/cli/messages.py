@@ -136,13 +136,13 @@ async def _input_lines() -> AsyncIterator[bytes]:
 @click.option(
     "--group",
     shell_complete=groups,
-    help="Consume as a member of this group and commit; else only look.",
+    help="Consume as a member of this group and commit; default: only look.",
 )
 @click.option("--tag", "tags", multiple=True, help="Only these tags; may be repeated.")
 @click.option("--sql", help="Only what this SQL92 expression selects.")
-@click.option("--from", "since", type=MOMENT, help="Begin at this time; else at the beginning.")
+@click.option("--from", "since", type=MOMENT, help="Begin at this time; default: the first.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for more until interrupted.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many messages.")
 @connected
 async def consume(
     common: CommonOptions,

@@ -19,7 +19,7 @@ _LOOK_S = 0.2
 
 
 @click.command()
-@click.option("--broker", "name", help="Which broker, by name; else all.")
+@click.option("--broker", "name", help="Which broker, by name; default: all.")
 @connected
 async def replicas(common: CommonOptions, mq: Client, name: str | None) -> None:
     """Who has a copy of whose log, and how far behind it is.
@@ -132,7 +132,7 @@ def _loss(master: dict[str, Any]) -> str:
 @click.option(
     "--role",
     type=click.Choice(["ASYNC_MASTER", "SYNC_MASTER"]),
-    help="brokerRole from now on; else that of the master that it followed.",
+    help="brokerRole from now on; default: that of the master that it followed.",
 )
 @click.option("--force", is_flag=True, help="Also if its master is up.")
 @click.option(
@@ -140,7 +140,7 @@ def _loss(master: dict[str, Any]) -> str:
     is_flag=True,
     help="With etcd or a controller: also if it may lack messages that were acknowledged.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
 @connected
 async def promote(
     common: CommonOptions,

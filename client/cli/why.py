@@ -16,8 +16,10 @@ from aerobee.client.why.answer import ANY_GROUP, LifeEvent, Why
 
 @click.command()
 @click.argument("message_id", metavar="ID")
-@click.option("--topic", shell_complete=topics, help="Its topic; else all topics are searched.")
-@click.option("--group", shell_complete=groups, help="Only this group; else each that reads it.")
+@click.option("--topic", shell_complete=topics, help="Its topic; default: search all topics.")
+@click.option(
+    "--group", shell_complete=groups, help="Only this group; default: each that reads it."
+)
 @connected
 async def why(
     common: CommonOptions, mq: Client, message_id: str, topic: str | None, group: str | None

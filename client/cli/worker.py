@@ -86,7 +86,7 @@ async def _run(app: Worker, concurrency: int | None) -> None:
 def _run_again_and_again(arguments: list[str]) -> int:
     """A child process runs the handlers; it is restarted after each change of a file."""
     stopped: list[int] = []
-    # Python tells bytecode from its source by second and size: a quick change would run as it was.
+    # Bytecode is matched to its source by second and size: a quick change would not be seen.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", RELOADER: str(os.getpid())}
     for number in SIGNALS:
         signal.signal(number, lambda number, _: stopped.append(number))

@@ -256,7 +256,7 @@ def _clock(what: str, state: dict[str, str], asked_at: float) -> Finding:
     running = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     off = asked_at - (int(state["bootTimestamp"]) / 1000 + running)
     if not -CLOCK_SECONDS_MAX <= off <= CLOCK_SECONDS_MAX + 1:
-        remedy = "set both clocks by NTP: delays, retention and queries by time go by them"
+        remedy = "set both clocks by NTP: delays, retention and queries by time depend on them"
         return Finding("warning", name, f"{off:.0f} s apart from this machine's", remedy)
     return Finding("ok", name, "agrees with this machine's")
 

@@ -1,4 +1,4 @@
-"""Puts the catalog of topics into a Spark session: compiled there, by the compiler Spark has."""
+"""Puts the catalog of topics into a Spark session: compiled there by Spark's own compiler."""
 
 import io
 import tempfile
@@ -12,7 +12,7 @@ from aerobee.pipeline.options import CONNECTION, Options
 CLASS: Final = "aerobee.TopicCatalog"
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _SOURCE: Final = Path(__file__).with_name("TopicCatalog.java")
-_JAVA: Final = 8  # what Janino can write at most; newer JVMs run it
+_JAVA: Final = 8  # the newest class files that Janino writes; newer JVMs run them
 
 
 def catalog(spark: Any, namesrv: str, *, name: str = "aerobee", **options: str) -> None:
@@ -23,7 +23,7 @@ def catalog(spark: Any, namesrv: str, *, name: str = "aerobee", **options: str) 
             catalog-jar` makes.
         namesrv: `host:port` of the name server.
         name: of the catalog.
-        options: more of the connection: `accessKey`, `secretKey`, `useTLS`, `timeoutMs` and so on.
+        options: others of the connection, such as `accessKey`, `secretKey`, `useTLS`, `timeoutMs`.
     """
     given = {"namesrv": namesrv} | {key: str(value) for key, value in options.items()}
     Options(CONNECTION, given)  # an error here, not in each query

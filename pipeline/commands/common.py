@@ -82,7 +82,7 @@ def parse_time(_ctx: Any, _parameter: Any, text: str | None) -> datetime | None:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no time like 2026-01-31T08:00:00Z") from None
+        raise click.BadParameter(f"{text!r} is not a time like 2026-01-31T08:00:00Z") from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
@@ -96,7 +96,7 @@ def parse_duration(_ctx: Any, _parameter: Any, text: str | None) -> timedelta | 
     units = "s|m|h|d|seconds?|minutes?|hours?|days?"
     match = re.fullmatch(rf"(\d+)\s*({units})", text.strip().lower())
     if match is None:
-        raise click.BadParameter(f"{text!r} is no time like 30s, 15m, 1h, 7d or '1 minute'")
+        raise click.BadParameter(f"{text!r} is not a time like 30s, 15m, 1h, 7d or '1 minute'")
     return timedelta(seconds=int(match[1]) * _SECONDS[match[2][0]])
 
 

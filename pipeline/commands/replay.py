@@ -51,7 +51,7 @@ def _with(*options: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--rate", type=click.IntRange(min=1), help="Messages per second.")
 @click.option("--same-queues", is_flag=True, help="To the queue of the same number.")
 @click.option("--exactly-once", is_flag=True, help="Resumes when run again (Aerobee brokers only).")
-@click.option("--sql", help="Over the view `messages`: what it selects is sent.")
+@click.option("--sql", help="SQL over the view `messages`; what it selects is sent.")
 @click.option("--format", "table_format", type=FORMATS, help="Not needed any more.", hidden=True)
 @_with(*_STATE, connection_options)
 @spark_options

@@ -33,5 +33,5 @@ def infer(topic: str, namesrv: str, sample: int, out: str | None, options: dict[
         Path(out).write_text(text + "\n")
     else:
         click.echo(text)
-    more = f"; {others} are no JSON objects and would be rejected" if others else ""
+    more = f"; {others} are not JSON objects and would be rejected" if others else ""
     click.echo(f"from {count} messages{more}", err=True)

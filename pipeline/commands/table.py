@@ -26,7 +26,7 @@ _UPKEEP = (
         type=click.IntRange(min=2),
         default=16,
         show_default=True,
-        help="Merge so many small files of a partition (of about one size).",
+        help="Merge this many small files of a partition (of about one size).",
     ),
     click.option(
         "--keep",
@@ -140,7 +140,7 @@ def table(
 @click.option("--out", required=True, type=click.Path(), help="The folder of the table.")
 @click.option("--format", "table_format", type=FORMATS, default="parquet", show_default=True)
 @click.option("--from", "starting", type=click.Choice(["earliest", "latest"]), default="earliest")
-@click.option("--every", callback=parse_duration, help="Repeat for ever, so often: '1 minute'.")
+@click.option("--every", callback=parse_duration, help="Repeat at this interval: '1 minute'.")
 @click.option("--rows-per-batch", type=click.IntRange(min=1), default=500_000, show_default=True)
 @click.option("--group", help="A consumer group that shows the archive's progress.")
 @click.option("--allow-loss", is_flag=True, help="Continue when messages were deleted unread.")

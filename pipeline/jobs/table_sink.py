@@ -44,7 +44,7 @@ class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
         table.append(files, Held(**json.loads(self.held)), {"rows": rows})
 
     def abort(self, messages: list[Any]) -> None:
-        pass  # files that no commit names are no part of the table
+        pass  # files that no commit names are not part of the table
 
 
 class TableSink(DataSource):  # type: ignore[misc]

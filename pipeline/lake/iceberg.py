@@ -28,7 +28,7 @@ _PROPERTIES: Final = {
 
 
 class IcebergTable:
-    """See the module. `table`: pyiceberg's, of whatever catalog."""
+    """See the module. `table`: pyiceberg's, of any catalog."""
 
     table_format = "iceberg"
 

@@ -39,7 +39,7 @@ _TIME_MIN, _TIME_MAX = -(2**63), 2**63 - 1
 
 
 class StoreError(ValueError):
-    """A folder that is no store, or one that cannot be read as asked."""
+    """A folder that is not a store, or one that cannot be read as asked."""
 
 
 def damaged(physical: int, reason: str) -> StoreError:
@@ -214,7 +214,7 @@ def first_store_time(segment: Segment) -> int | None:
 
 
 def store_time(segment: Segment, physical: int) -> int | None:
-    """When the record there was stored; None when none stands there."""
+    """When the record there was stored; None when there is none."""
     with open(segment.path, "rb") as file:
         file.seek(physical - segment.start)
         head = file.read(HEAD_V4_SIZE)

@@ -65,7 +65,7 @@ def _is_time(text: str) -> bool:
 
 
 def infer(values: Iterable[bytes]) -> tuple[dict[str, Any], int, int]:
-    """The schema, how many values it is of, and how many were no JSON objects."""
+    """The schema, how many values it is of, and how many were not JSON objects."""
     seen, count, others = Seen(), 0, 0
     for value in values:
         try:

@@ -39,7 +39,7 @@ def _document(shape: Shape) -> dict[str, Any]:
     try:
         document = json.loads(shape.source)
     except ValueError as error:
-        raise SchemaError(f"the JSON schema is no JSON: {error}") from None
+        raise SchemaError(f"the JSON schema is not JSON: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("properties"), dict):
         raise SchemaError("the JSON schema must be an object's, with properties")
     return document

@@ -69,7 +69,7 @@ def is_offset_message_id(message_id: str) -> bool:
 
 def unique_id_time(message_id: str, now_ms: int) -> int | None:
     """When a producer made a unique id, by its own clock and time zone, this month or the last;
-    None when it is no unique id."""
+    None when it is not a unique id."""
     try:
         raw = bytes.fromhex(message_id)
     except ValueError:

@@ -205,7 +205,7 @@ class _Reader:
         try:
             return chr(int(digits, 16)), at + 1 + width
         except ValueError:
-            raise self.error(f"\\{mark}{digits} is no character") from None
+            raise self.error(f"\\{mark}{digits} is not a character") from None
 
 
 def _whole(text: str) -> str:

@@ -142,7 +142,7 @@ def test_the_most_exact_rule_decides(rules: list[str], allowed: bool) -> None:
     ],
 )
 def test_a_rule_that_is_not_understood_is_refused_with_a_reason(text: str) -> None:
-    with pytest.raises(AccessError, match=r"not understood|no action|no address"):
+    with pytest.raises(AccessError, match=r"not understood|no action|not an address"):
         parse_rule(text)
 
 

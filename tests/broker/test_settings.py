@@ -85,7 +85,7 @@ def test_file_then_environment_then_set_is_the_order(tmp_path: Path) -> None:
         ("brokerIP1=a b", "without a port"),
         ("bindAddress=", "0.0.0.0"),
         ("namesrvAddr=10.0.0.1:9876;10.0.0.2", "write 10.0.0.2 as HOST:PORT"),
-        ("internalNetworks=10.0.0.0/99", "is no network"),
+        ("internalNetworks=10.0.0.0/99", "is not a network"),
         ("brokerName=a/b", "brokerName=a/b is not possible"),
         ("brokerName=..", "is not possible"),
         ("diskMaxUsedSpaceRatio=90", "must not be above diskSpaceCleanForciblyRatio=85"),
@@ -169,7 +169,7 @@ def test_a_key_without_effect_warns_and_is_still_printed() -> None:
 def test_a_variable_that_kubernetes_makes_is_no_setting_and_no_error() -> None:
     env = {"AEROBEE_SERVICE_HOST": "10.0.0.1", "AEROBEE_PORT": "tcp://1", "AEROBEE_LISTENPRT": "1"}
     settings = load_settings(None, [], env)
-    assert settings.warnings == ["the variable AEROBEE_LISTENPRT is no setting that is known"]
+    assert settings.warnings == ["the variable AEROBEE_LISTENPRT is not a known setting"]
 
 
 def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_send_creates_its_topic_with_the_lesser_number_of_queues(folder: Folde
     [
         ("TBW102", {"autoCreateTopicEnable": "false"}, "autoCreateTopicEnable"),
         ("NoSuchTemplate", {}, "NoSuchTemplate"),
-        ("SELF_TEST_TOPIC", {}, "no template"),
+        ("SELF_TEST_TOPIC", {}, "not a template"),
         ("TBW102", {"maxTopics": 5}, "maxTopics=5"),
     ],
 )

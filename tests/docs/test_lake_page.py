@@ -9,7 +9,7 @@ from docs.pages import check_said, followed
 
 # What a step must have printed, by a word of its command.
 EXPECTED = {
-    "cat orders.json": ['"amount"', '"required"', "from 500 messages; 1 are no JSON objects"],
+    "cat orders.json": ['"amount"', '"required"', "from 500 messages; 1 are not JSON objects"],
     "--schema orders.json": ["500 rows", "1 rejected", "501 messages added"],
     "questions.py": ["coffee", "not an order at all", "JSON is malformed"],
     "dashboard.py": ["see dashboard.png"],

@@ -178,7 +178,7 @@ def test_an_epoch_that_has_no_byte_yet_is_known_to_followers() -> None:
         (state(800, (1, 0)), state(700, (1, 0)), "lost the end of its log"),
         (state(800, (1, 0), (2, 600)), state(900, (1, 0)), "was a master before"),
         (state(800, (1, 0)), state(900, (2, 5)), "different logs"),
-        (state(800), state(700, (1, 0)), "no copy of it"),
+        (state(800), state(700, (1, 0)), "not a copy of it"),
         (state(800, (1, 0)), state(900, (1, 0), start=850), "by now"),
         (state(800, (1, 0), start=600), state(900, (1, 0), (2, 500)), "by now"),
     ],

@@ -59,7 +59,7 @@ def test_a_level_below_one_is_no_delay(world: World, level: str) -> None:
 @pytest.mark.parametrize("level", ["x", "1.5", "99999999999", "1_0", "\u0661"])
 def test_a_message_with_a_level_that_nobody_can_read_is_refused(world: World, level: str) -> None:
     """It would be delivered at once, which the sender did not want."""
-    with pytest.raises(Refused, match="is no delay level") as refused:
+    with pytest.raises(Refused, match="is not a delay level") as refused:
         world.send("T", DELAY=level)
     assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
     assert not world.read("T")

@@ -299,7 +299,7 @@ def test_what_spark_says_of_an_argument_is_a_sentence_too(
     assert message.startswith("Error: ") and "Path does not exist" in message
     out = ("--topics", "argued", "--out", tmp_path / "out")
     message = run("archive", *named, *out, "--every", "soon", fails=True).output
-    assert "Error: " in message and "'soon' is no time like 30s" in message
+    assert "Error: " in message and "'soon' is not a time like 30s" in message
 
 
 def test_wrong_arguments_end_with_a_sentence(run: Run, tmp_path: Path, store: Path) -> None:
@@ -307,7 +307,7 @@ def test_wrong_arguments_end_with_a_sentence(run: Run, tmp_path: Path, store: Pa
     assert "give --topics or --pattern" in run("archive", *nowhere, "--out", "x", fails=True).output
     assert "give --store or --namesrv" in run("stats", fails=True).output
     message = run("replay", "--source", "x", *nowhere, "--start", "soon", fails=True).output
-    assert "'soon' is no time" in message
+    assert "'soon' is not a time" in message
     message = run("stats", "--store", tmp_path, fails=True).output
     assert "holds no commitlog file" in message
     assert "holds no commitlog file" in run("audit", tmp_path, fails=True).output

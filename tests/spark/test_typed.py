@@ -191,7 +191,7 @@ def test_a_schema_is_inferred_from_a_sample_and_used_by_the_command(
     file = tmp_path / "s.json"
     words = ["schema", "infer", "sampled", "--namesrv", broker.namesrv, "--out", str(file)]
     result = CliRunner().invoke(pipeline, words)
-    assert result.exit_code == 0 and "from 2 messages; 1 are no JSON objects" in result.output
+    assert result.exit_code == 0 and "from 2 messages; 1 are not JSON objects" in result.output
     document = json.loads(file.read_text())
     assert document["properties"]["id"] == {"type": "number"}
     assert document["properties"]["at"] == {"type": ["string", "null"], "format": "date-time"}

@@ -28,7 +28,7 @@ class _ExplainRequest(Header):
 def explain(broker: Broker, request: Request) -> None:
     header = decode_ext(request.command.ext, _ExplainRequest)
     if not 0 < len(header.msg_id) <= _ID_SIZE_MAX:
-        raise Refused(ResponseCode.INVALID_PARAMETER, "msgId is no id of a message")
+        raise Refused(ResponseCode.INVALID_PARAMETER, "msgId is not a message id")
     connection = request.connection
     connection.waits_begin()
 

@@ -58,7 +58,7 @@ def parse_heartbeat(body: bytes | memoryview) -> Heartbeat:
     """The heartbeat; Refused when it is malformed."""
     value = fastjson.loads(body) if body else None
     if not isinstance(value, dict):
-        raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat's body is no JSON object")
+        raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat's body is not a JSON object")
     client_id = value.get("clientID", value.get("clientId"))
     if not isinstance(client_id, str):  # an empty one is taken, as by RocketMQ
         raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has no clientID")
@@ -81,7 +81,7 @@ def parse_heartbeat(body: bytes | memoryview) -> Heartbeat:
 
 def _entries(value: Any, key: str) -> list[dict[Any, Any]]:
     if value and not isinstance(value, list):
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"{key} of the heartbeat is no list")
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"{key} of the heartbeat is not a list")
     entries = [entry for entry in value or () if isinstance(entry, dict)]
     if len(entries) > ENTRIES_MAX:
         raise Refused(

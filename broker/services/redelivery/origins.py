@@ -73,7 +73,7 @@ def _readable(file: MappedFile, position: int, end: int) -> Iterator[tuple[int, 
     while (bad := file.file.first_unreadable(position, end)) is not None:
         log.error(
             "the log cannot be read on a bad sector: what was delivered before may be delivered "
-            "again if its copy stands there",
+            "again if its copy is there",
             path=file.path,
             position=bad,
         )

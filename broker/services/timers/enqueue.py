@@ -198,7 +198,9 @@ class Enqueue:
         text = record_properties(record)
         deliver_ms = deliver_time(text)
         if deliver_ms is None:
-            log.error("a message of the timer topic is no timer: ignored", offset=physical_offset)
+            log.error(
+                "a message of the timer topic is not a timer: ignored", offset=physical_offset
+            )
             return None
         is_copy = self._is_copy(text, physical_offset)
         return Timer(queue_offset, physical_offset, size, deliver_ms, text, is_copy)

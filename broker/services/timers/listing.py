@@ -50,7 +50,9 @@ def parse_cursor(text: str) -> tuple[int, Place]:
     try:
         second, deliver_ms, position = (int(word) for word in text.split("."))
     except ValueError:
-        raise ValueError(f"{text!r} is no cursor of a list of timers; begin without one") from None
+        raise ValueError(
+            f"{text!r} is not a cursor of a list of timers; begin without one"
+        ) from None
     return second, (deliver_ms, position)
 
 

@@ -31,7 +31,7 @@ NOTHING_RECALLED: Final[frozenset[str]] = frozenset()
 
 
 def deliver_time(properties: str) -> int | None:
-    """When a timer is due; None when its message is no timer."""
+    """When a timer is due; None when its message is not a timer."""
     out_ms = _number(props.get(properties, props.TIMER_OUT_MS))
     if out_ms is None:
         return None
@@ -70,7 +70,7 @@ def timer_key(message: StoredMessage) -> str:
 
 
 def recalled_key(properties: str) -> str | None:
-    """The `timer_key` that a recall is about; None when the message is no recall.
+    """The `timer_key` that a recall is about; None when the message is not a recall.
 
     5.5 writes the unique key alone, versions before it `topic+key`.
     """

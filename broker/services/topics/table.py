@@ -178,7 +178,7 @@ class Topics(NamedTable[TopicConfig]):
         elif template is None:
             reason = f"its template {default_topic!r} does not exist"
         elif not template.inheritable:
-            reason = f"{default_topic} is no template (its perm {template.perm} lacks 1)"
+            reason = f"{default_topic} is not a template (its perm {template.perm} lacks 1)"
         elif len(self._table) >= settings.max_topics:
             reason = f"the broker has {len(self._table)} topics and maxTopics={settings.max_topics}"
         else:

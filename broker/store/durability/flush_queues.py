@@ -7,7 +7,7 @@ Entries that queues keep in memory are written first. With thousands of queues t
 several turns of the loop; the checkpoint then covers the state at the start of that.
 
 A full disk never fences the store: the steps after the entries are deferred, and entries that the
-kernel dropped for want of blocks are rebuilt from the log.
+kernel dropped for lack of blocks are rebuilt from the log.
 """
 
 from __future__ import annotations

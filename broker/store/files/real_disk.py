@@ -353,7 +353,7 @@ class RealDisk:
             return file.read()
 
     def write_small(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        # Not truncated first: on a full disk the freed blocks may not be had again.
+        # Not truncated first: a full disk may not give the freed blocks back.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "r+b") as file:
             _keep_owner(os.path.dirname(path), descriptor)

@@ -187,7 +187,7 @@ def _walk(
             report.problems.append(Problem(file.path, position, f"record: {error.reason}"))
         elif error.reason != NOTHING_HERE:
             report.notes.append(
-                f"the log ends at {error.position}, before bytes that are no record "
+                f"the log ends at {error.position}, before bytes that are not a record "
                 f"({error.reason}); nothing points to them"
             )
         return goes_on

@@ -29,7 +29,7 @@ export function sendDialog(context, start) {
     };
     put(content, h("form", { class: "stack", on: { submit } },
       field("Topic", topic), field("Body", body),
-      h("div", { class: "row" }, field("Keys", key, "Several are kept apart by blanks."), field("Tag", tag), field("Delay, seconds", delay)),
+      h("div", { class: "row" }, field("Keys", key, "Separate several with spaces."), field("Tag", tag), field("Delay, seconds", delay)),
       field("Properties", properties, "One name=value a line."),
       trouble, h("div", { class: "actions" }, send)));
   });

@@ -99,7 +99,7 @@ function groups(content) {
 
 function settings(content) {
   const rows = table({
-    label: "Settings", empty: "The brokers do not tell them.", key: (row) => `${row.broker} ${row.name}`,
+    label: "Settings", empty: "The brokers do not report them.", key: (row) => `${row.broker} ${row.name}`,
     columns: [
       { title: "Broker", cell: (row) => row.broker },
       { title: "Setting", mono: true, cell: (row) => row.name },
