@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from peers.in_process import Client, pull_ext, send_ext
-from waiting import until
+from waiting import grown, until
 
 from aerobee.broker.base.clock import VirtualClock
+from aerobee.broker.ha.config_sync import ConfigSync
 from aerobee.broker.ha.master_client import MasterClient
 from aerobee.broker.net.listening import StartError
 from aerobee.protocol.files import properties
@@ -24,6 +24,20 @@ from ha.pairs import (
     send,
     send_many,
 )
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows by one with each round of the configuration that has ended."""
+    ended: list[None] = []
+    step = ConfigSync.step
+
+    async def counted(sync: ConfigSync) -> None:
+        await step(sync)
+        ended.append(None)
+
+    monkeypatch.setattr(ConfigSync, "step", counted)
+    return ended
 
 
 async def test_a_slave_has_the_log_of_its_master_and_serves_pulls(tmp_path: Path) -> None:
@@ -140,7 +154,7 @@ async def test_files_of_another_length_are_refused_with_a_reason(
 
 
 async def test_a_slave_does_not_follow_a_master_that_has_another_message_in_its_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rounds: list[None]
 ) -> None:
     async with running_master(tmp_path) as master:
         client = await Client.connect(master)
@@ -165,7 +179,7 @@ async def test_a_slave_does_not_follow_a_master_that_has_another_message_in_its_
 
             await until(is_told)
             assert slave.broker.store.max_physical_offset == before
-            await asyncio.sleep(1.5)  # more than a round of the configuration
+            await grown(lambda: rounds, 2)
             assert slave.broker.topics.get("fresh"), "nor is its configuration taken"
             assert slave.broker.store.max_offset("fresh", 0) == 5
         await client.close()
@@ -246,7 +260,7 @@ async def test_an_offset_committed_while_the_master_was_away_is_kept(tmp_path: P
 
 
 async def test_progress_waits_until_the_slave_has_the_log_that_it_refers_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: list[None]
 ) -> None:
     """Else a promotion in between would skip messages that were never copied."""
     async with running_master(tmp_path) as master:
@@ -265,7 +279,7 @@ async def test_progress_waits_until_the_slave_has_the_log_that_it_refers_to(
             monkeypatch.setattr(MasterClient, "log_end", ahead)
             await until(lambda: asked)
             master.broker.offsets.commit("billing", "orders", 0, 7)
-            await asyncio.sleep(2.5)  # more than a round and its timeout
+            await grown(lambda: rounds, 2)
             assert slave.broker.offsets.query("billing", "orders", 0) == -1
             assert asked == 1, "what waits is not given up for something newer"
             await send_many(client, "orders", 1)
