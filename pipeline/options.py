@@ -79,7 +79,7 @@ SOURCE: Final[dict[str, Option]] = CONNECTION | {
     "sql": Option(parse_text),
     "columns": Option(parse_columns, DEFAULT_COLUMNS),
     "pushdown": Option(parse_boolean),  # by default where Spark hands filters over
-    "catalog": Option(one_of("topics", "table", "count")),  # used by TopicCatalog.java, not by people
+    "catalog": Option(one_of("topics", "table", "count")),  # for TopicCatalog.java alone
     "splitBytes": Option(parse_positive, 128 * 1024 * 1024),
     "sealedOnly": Option(parse_boolean, False),
     "history": Option(parse_text),

@@ -86,7 +86,7 @@ def test_columns_and_filters_reach_the_source_and_the_plan_tells(shop: SparkSess
 
 COUNTS = [  # a query's columns and its end; whether the offsets alone answer it
     ("count(*)", "", True),
-    ("count(1) + 1", "WITH (startingOffsets = '{\"Order-events\": {\"2\": 5}}')", True),
+    ("count(1) + 1", 'WITH (startingOffsets = \'{"Order-events": {"2": 5}}\')', True),
     ("count(*)", "WITH (tags = 'paid')", False),
     ("count(*)", "WITH (sql = 'TAGS = ''paid''')", False),
     ("count(*)", "WHERE partition = 2", False),
