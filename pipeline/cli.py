@@ -112,7 +112,12 @@ def list_ledger(namesrv: str, options: dict[str, str]) -> None:
 @ledger.command("forget", cls=Job)
 @click.argument("queries", nargs=-1)
 @click.option("--namesrv", required=True, metavar="HOST:PORT")
-@click.option("--older-than", type=click.IntRange(min=1), metavar="DAYS", help="All so old.")
+@click.option(
+    "--older-than",
+    type=click.IntRange(min=1),
+    metavar="DAYS",
+    help="All whose last commit is older.",
+)
 @connection_options
 def forget_ledger(
     queries: tuple[str, ...], namesrv: str, older_than: int | None, options: dict[str, str]

@@ -142,7 +142,7 @@ def _query(text: str) -> str:
     if not text or len(text) > QUERY_SIZE_MAX or not text.replace("-", "").isalnum():
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
-            f"query {text[:QUERY_SIZE_MAX]!r} is no id of letters, digits and dashes, at most "
+            f"query {text[:QUERY_SIZE_MAX]!r} is not an id of letters, digits and dashes, at most "
             f"{QUERY_SIZE_MAX}",
         )
     return text

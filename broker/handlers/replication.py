@@ -90,7 +90,7 @@ class _SlaveIdentity(Header):
 
 
 def exchange_ha_info(broker: Broker, request: Request) -> Command:
-    """Where the master's log is to be had; a slave of ours says which connection is its own."""
+    """Where the master's log can be fetched; a slave of ours says which connection is its own."""
     header = decode_ext(request.command.ext, _SlaveIdentity)
     if header.slave_id is not None and header.slave_id > 0:
         broker.replication.identify((header.slave_host, header.slave_port), header.slave_id)
@@ -152,7 +152,7 @@ def promote(broker: Broker, request: Request) -> Command:
     if header.broker_role not in ("", "ASYNC_MASTER", "SYNC_MASTER"):
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
-            f"brokerRole={header.broker_role} is no master's: ASYNC_MASTER or SYNC_MASTER",
+            f"brokerRole={header.broker_role} is not a master's: ASYNC_MASTER or SYNC_MASTER",
         )
     end = broker.store.max_physical_offset
     epoch = broker.replication.promote(

@@ -134,11 +134,11 @@ def _loss(master: dict[str, Any]) -> str:
     type=click.Choice(["ASYNC_MASTER", "SYNC_MASTER"]),
     help="brokerRole from now on; default: that of the master that it followed.",
 )
-@click.option("--force", is_flag=True, help="Also if its master is up.")
+@click.option("--force", is_flag=True, help="Even if its master is up.")
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="With etcd or a controller: also if it may lack messages that were acknowledged.",
+    help="With etcd or a controller: even if it may lack messages that were acknowledged.",
 )
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @connected
