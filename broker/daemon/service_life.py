@@ -214,3 +214,5 @@ class ServiceLife:
             save()
         except OSError as error:
             log.error("not saved at the stop", part=name or save.__qualname__, reason=str(error))
+        except Exception:  # a bug
+            log.exception("not saved at the stop", part=name or save.__qualname__)

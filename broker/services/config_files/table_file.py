@@ -77,7 +77,7 @@ class TableFile:
         self._soon = False  # whether a change is to be saved without waiting for more
         self._changed_at = 0.0  # the first that is not saved
         self._whole_at = float("-inf")  # when the JSON file may be written next
-        self._is_behind = False  # the JSON file lacks what a journal had at the start
+        self._is_behind = False  # the JSON file lacks what an earlier journal has
         self._reports = Reports(clock)
         self._is_failing = False
         self._began_at = 0.0  # the save under way
@@ -198,16 +198,11 @@ class TableFile:
         complete: Callable[[OSError | None], None],
     ) -> None:
         self._take()
-        slices = text()
         try:
-            while True:
-                try:
-                    next(slices)
-                except StopIteration as made:
-                    texts: list[bytes] = made.value
-                    break
-                await asyncio.sleep(0)
-            await worker.run_to_end(write, texts, complete)
+            try:
+                await worker.run_to_end(write, await _made(text()), complete)
+            except Exception as error:  # a bug: saving goes on
+                self._not_made(error)
             for _ in self._answering:
                 self._turns.later(self._answer_next)
             while self._answering:
@@ -241,6 +236,7 @@ class TableFile:
     def _replaced(self, error: OSError | None) -> None:
         if error is not None:
             self._unsaved = self._saving | self._unsaved
+            self._is_behind = True
             self._soon = True
             self._whole_at = max(self._whole_at, self._clock.monotonic() + RETRY_S)
             self._log_failure(error)
@@ -248,6 +244,13 @@ class TableFile:
             self._is_failing = False
             log.info("a config file is saved again", path=self.path)
         self._complete(error)
+
+    def _not_made(self, error: Exception) -> None:
+        """The save has failed for another reason than the disk's."""
+        self._journal.is_open = False  # the whole JSON file is written next, after a pause
+        reason = OSError(f"{type(error).__name__}: {error}")
+        reason.__cause__ = error
+        self._replaced(reason)
 
     def _complete(self, error: OSError | None) -> None:
         """On the loop: the save has succeeded, or failed with this error."""
@@ -272,10 +275,10 @@ class TableFile:
             self._put_back()
 
     def _changes_text(self) -> Slices:
-        return journal_slices(self._saving, self._value_of)
+        return journal_slices(self._saving, self._value_of, self._left_out)
 
     def _whole_text(self) -> Slices:
-        return whole_slices(self._entries())
+        return whole_slices(self._entries, self._left_out)
 
     # --- in the thread, or in place
 
@@ -304,11 +307,14 @@ class TableFile:
     def save(self) -> None:
         """Write the JSON file now, in place; OSError when the disk refuses."""
         self._take()
-        error = self._replace(made_by(self._whole_text()))
-        self._replaced(error)
+        try:
+            self._replaced(self._replace(made_by(self._whole_text())))
+        except Exception as error:  # a bug: the others of a stop are still saved
+            self._not_made(error)
+        outcome = self._outcome
         self._end_save()
-        if error is not None:
-            raise error
+        if outcome is not None:
+            raise outcome
 
     def step(self) -> bool:
         """Save what has changed, in place and as `run` does it; whether that has worked."""
@@ -330,6 +336,17 @@ class TableFile:
             self.save()
         self._journal.remove()
 
+    def _left_out(self, entry: Path, error: Exception) -> None:
+        self._reports.log(
+            "a value of a config file cannot be written",
+            entry,
+            path=self.path,
+            entry=".".join(entry).encode(errors="backslashreplace").decode(),
+            reason=f"{type(error).__name__}: {error}",
+            then="it is left out of the file, so a restart forgets it; the rest is saved; "
+            "set it again",
+        )
+
     def _log_failure(self, error: OSError) -> None:
         self._is_failing = True
         self._reports.disk_error(
@@ -339,3 +356,14 @@ class TableFile:
             path=self.path,
             then=f"changes are kept in memory; saving is retried every {RETRY_S:g} s",
         )
+
+
+async def _made(slices: Slices) -> list[bytes]:
+    """The texts, made in turn with other work of the loop."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as made:
+            texts: list[bytes] = made.value
+            return texts
+        await asyncio.sleep(0)
