@@ -328,9 +328,13 @@ class MessageStore:
         self.clean.settings = settings
 
     def clean_expired(self, manual: bool = True) -> None:
-        """Remove expired files now, without waiting for the hour."""
+        """Remove expired files now, without waiting for the hour. The coroutine does it if it runs:
+        of two that remove at the same time, one that fails could leave a hole."""
         if manual:
             self.clean.trigger()
+        if self.clean.is_running:
+            self.clean.wake.set()
+            return
         for _ in range(self.settings.delete_file_batch_max):
             wait_s = self.clean.step()
             waits = self.clean.keepers.busy or self.clean.awaits_cover

@@ -78,7 +78,7 @@ def clean_expired_queues(broker: Broker, request: Request) -> Command:
 def delete_expired_log(broker: Broker, request: Request) -> Command:
     """Remove expired log files now instead of at deleteWhen."""
     broker.store.clean_expired(manual=True)
-    log.info("expired files removed by an operator", peer=peer(request))
+    log.info("an operator lets expired files be removed", peer=peer(request))
     return success(request)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -45,7 +46,7 @@ class IndexService:
         now_ms: Callable[[], int],
     ) -> None:
         self._disk = disk
-        self._folder = settings.layout.index
+        self.folder = settings.layout.index
         self._slots = settings.max_hash_slot_num
         self._entries = settings.max_index_num
         self._counters = counters
@@ -66,10 +67,10 @@ class IndexService:
         """Open the folder's files. All are checked before the first is changed."""
         size = index_file_size(self._slots, self._entries)
         found: list[tuple[DiskFile, int | None]] = []
-        for name in self._disk.listdir(self._folder):
+        for name in self._disk.listdir(self.folder):
             if not (name.isascii() and name.isdigit()):
                 continue
-            file = self._disk.open(os.path.join(self._folder, name))
+            file = self._disk.open(os.path.join(self.folder, name))
             kept: int | None = None
             if 0 < file.size < size:
                 kept = entries_kept(file, self._slots, self._entries)
@@ -105,11 +106,11 @@ class IndexService:
         last = self.files[-1] if self.files else None
         if last is not None and last.room > 0:
             return last
-        self._unsynced_folders.update(self._disk.makedirs(self._folder))
+        self._unsynced_folders.update(self._disk.makedirs(self.folder))
         name = index_name(self._now_ms())
         if last is not None and name <= os.path.basename(last.path):
             name = str(last.number + 1)  # clock set back, or daylight saving ended
-        path = os.path.join(self._folder, name)
+        path = os.path.join(self.folder, name)
         made = self._disk.create(path, index_file_size(self._slots, self._entries))
         made.use_randomly()
         file = IndexFile(MappedFile(made, 0, self._counters), self._slots, self._entries)
@@ -121,20 +122,30 @@ class IndexService:
             file.file.close()
             self._disk.unlink(path)
             raise
-        self._unsynced_folders.add(self._folder)
+        self._unsynced_folders.add(self.folder)
         self.files.append(file)
         if last is not None:
             self.unsynced.append(last)
         return file
 
-    def remove(self, file: IndexFile) -> None:
-        """Delete one file."""
+    def drop(self, file: IndexFile) -> None:
+        """Take out one file and delete it."""
         self.files.remove(file)
         if file in self.unsynced:
             self.unsynced.remove(file)
+        self.remove(file)
+        self._unsynced_folders.add(self.folder)  # synced before the next checkpoint
+
+    def remove(self, file: IndexFile) -> None:
+        """Delete one file that is no longer in the list."""
+        with suppress(FileNotFoundError):  # already removed by an operator
+            self._disk.unlink(file.path)
         file.file.close()
-        self._disk.unlink(file.path)
-        self._unsynced_folders.add(self._folder)  # synced before the next checkpoint
+
+    def is_first_expired(self, low: int) -> bool:
+        """Whether the first file points only to log before `low`, and needs no sync any more."""
+        first = self.files[0]
+        return first.end_offset < low and first not in self.unsynced
 
     @property
     def indexed_offset(self) -> int:
@@ -232,7 +243,11 @@ class IndexService:
             if file in self.files and file.count > 1 and file.begin_timestamp <= end_ms:
                 if file.end_timestamp + 999 < begin_ms:
                     return
-                yield from file.find(key_hash, begin_ms, end_ms)
+                try:
+                    yield from file.find(key_hash, begin_ms, end_ms)
+                except OSError:
+                    if file in self.files:
+                        raise  # else it was removed during the search, and its records before
 
     def close(self) -> None:
         for file in self.files:

@@ -196,10 +196,10 @@ class Recovery:
         for file in reversed(list(self._index.files)):
             if file.number in plan.drop_index:
                 log.info("an index file later than the checkpoint is rebuilt", path=file.path)
-                self._index.remove(file)
+                self._index.drop(file)
             elif self._is_beyond(file, plan):
                 log.info("an index file ahead of the log is rebuilt", path=file.path)
-                self._index.remove(file)
+                self._index.drop(file)
             else:
                 self._cut_index_file(file, plan)
         self._complete_newest()

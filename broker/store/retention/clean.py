@@ -20,17 +20,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final, Protocol
 
 import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.reports import Reports
 from aerobee.broker.base.trusted_time import TrustedTime
+from aerobee.broker.base.wake import Wake
 from aerobee.broker.base.worker import Worker
 from aerobee.broker.store.files.disk import Disk, DiskSpace
 from aerobee.broker.store.files.mapped_file import MappedFile
-from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
 from aerobee.broker.store.index.index_service import IndexService
 from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.broker.store.queues import queue_start
@@ -48,7 +48,17 @@ CARRY_PAUSE_S: Final = 0.02  # between two pieces of pending messages
 COVER_PAUSE_S: Final = 1.0  # until the checkpoint that an expired file waits for
 TURN: Final = 32  # queues checked per turn of the loop
 
-Chosen = tuple[MappedFileQueue, MappedFile]
+
+class Files(Protocol):
+    """A stream or the index: the oldest file goes first."""
+
+    files: list[Any]
+    folder: str
+
+    def remove(self, file: Any) -> None: ...
+
+
+Chosen = tuple[Files, Any]
 # Of a removed log file: start, end, last write (ms), reason.
 Removed = Callable[[int, int, int, str], None]
 
@@ -93,6 +103,8 @@ class Clean:
         self._reason = ""  # why the chosen file is removed
         self._written_ms = 0  # when it was written last
         self._manual = 0
+        self.is_running = False
+        self.wake = Wake()
         self._unmeasurable: set[str] = set()
         self._removed_in_round = 0
         self._stuck_logged = False
@@ -210,8 +222,8 @@ class Clean:
         return files, file
 
     def choose_derived(self) -> Iterator[Chosen | None]:
-        """Queue files that point only to removed log, each detached when it is yielded; such index
-        files are removed here. Yields None now and then: there may be many queues."""
+        """Queue and index files that point only to removed log, each detached when it is yielded.
+        Yields None now and then: there may be many queues."""
         if self.keepers.busy:
             return  # nothing was removed, and this runs again soon
         low = self._log.files.min_offset
@@ -222,9 +234,8 @@ class Clean:
                 yield from _expired_of(queue, low)
             except OSError as error:  # an operator may have removed the topic's folder
                 self._report("a queue cannot be searched for expired files", error, "read")
-        index_files = self._index.files if self._index is not None else []
-        while len(index_files) > 1 and self._index and index_files[0].end_offset < low:
-            self._index.remove(index_files[0])
+        if self._index is not None:
+            yield from _taken_out(self._index, partial(self._index.is_first_expired, low))
 
     def remove(self, chosen: Chosen) -> bool:
         """Delete the file; False when that failed and it still exists."""
@@ -275,21 +286,31 @@ class Clean:
         return self.settings.clean_resource_interval / 1000
 
     async def run(self, worker: Worker) -> None:
-        await self._clock.sleep(FIRST_DELAY_S)
-        while True:
-            removed = False
-            try:
-                chosen = self.choose()
-                if chosen is not None:
-                    removed = self._log_settled(chosen, await worker.run(self.remove, chosen))
-                for derived in self.choose_derived():
-                    if derived is None:
-                        await asyncio.sleep(0)
-                    else:
-                        _settled(derived, await worker.run(self.remove, derived))
-            except OSError as error:
-                self._report("the store cannot be searched for expired files", error, "read")
-            await self._clock.sleep(self.pause(removed))
+        """Remove what expires, in the thread of `worker`, until cancelled."""
+        self.is_running = True
+        try:
+            await self.wake.wait_at_most(self._clock, FIRST_DELAY_S)
+            while True:
+                removed = await self._round(worker)
+                await self.wake.wait_at_most(self._clock, self.pause(removed))
+        finally:
+            self.is_running = False
+
+    async def _round(self, worker: Worker) -> bool:
+        """As `step`; whether a log file was removed."""
+        removed = False
+        try:
+            chosen = self.choose()
+            if chosen is not None:
+                removed = self._log_settled(chosen, await worker.run(self.remove, chosen))
+            for derived in self.choose_derived():
+                if derived is None:
+                    await asyncio.sleep(0)
+                else:
+                    _settled(derived, await worker.run(self.remove, derived))
+        except OSError as error:
+            self._report("the store cannot be searched for expired files", error, "read")
+        return removed
 
 
 def _expired_of(queue: ConsumeQueue, low: int) -> Iterator[Chosen]:
@@ -302,7 +323,7 @@ def _expired_of(queue: ConsumeQueue, low: int) -> Iterator[Chosen]:
         yield from _taken_out(units, partial(_first_ends_by, units, queue_start.ext_begin(queue)))
 
 
-def _taken_out(files: MappedFileQueue, first_may_go: Callable[[], bool]) -> Iterator[Chosen]:
+def _taken_out(files: Files, first_may_go: Callable[[], bool]) -> Iterator[Chosen]:
     """The first files of a stream, one after the other, never the last."""
     while len(files.files) > 1 and first_may_go():
         file = files.files.pop(0)
@@ -311,8 +332,8 @@ def _taken_out(files: MappedFileQueue, first_may_go: Callable[[], bool]) -> Iter
             return
 
 
-def _first_ends_by(files: MappedFileQueue, byte: int) -> bool:
-    return files.files[0].end <= byte
+def _first_ends_by(files: Files, byte: int) -> bool:
+    return bool(files.files[0].end <= byte)
 
 
 def _settled(chosen: Chosen, removed: bool) -> bool:
