@@ -313,7 +313,8 @@ class MessageStore:
     def delete_topic(self, topic: str) -> None:
         """Remove the topic's queues; its records stay in the log until they expire."""
         self.reput.drain(kept=False)  # thousands of queues in one turn of the loop
-        self.reput.forget(topic)
+        is_known = any(name == topic for name, _ in self.queue_table.table)
+        self.reput.forget(topic, is_known)
         self.queue_table.remove_topic(topic)
 
     def clean_unused_topics(self, keep: set[str]) -> int:

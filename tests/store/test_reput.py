@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,64 @@ def test_a_topic_deleted_while_dispatch_is_behind_starts_again_at_zero(
     assert [each.body for each in read_all(store)] == [b"1", b"2"]
     assert store.max_offset("T", 0) == 2 and store.max_offset("other", 0) == 1
     assert store.dispatched_offset == store.max_physical_offset
+
+
+def test_a_topic_deleted_before_dispatch_falls_behind_does_not_come_back(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "WAITING_MAX", 10)
+    store = open_store(flush_disk_type="SYNC_FLUSH")
+    store.put([message(body=b"old") for _ in range(5)])
+    store.put([message("gone") for _ in range(5)])
+    store.delete_topic("T")  # nothing is flushed, so nothing is dispatched
+    store.delete_topic("gone")
+    assert not store.reput.facts.behind
+    for _ in range(20):
+        store.put([message("other"), message(body=b"new")])
+    assert store.reput.facts.behind
+    store.flush.step()
+    dispatch(store)
+    assert [each.body for each in read_all(store)] == [b"new"] * 20
+    assert store.queues() == {"T": [0], "other": [0]}
+
+
+def test_a_deleted_topic_does_not_come_back_when_queues_are_rebuilt(open_store: OpenStore) -> None:
+    """From the last checkpoint on, because a full disk has lost entries."""
+    store = open_store()
+    store.put([message(body=b"old") for _ in range(5)])
+    store.put([message("gone") for _ in range(5)])
+    dispatch(store)
+    store.delete_topic("T")
+    store.delete_topic("gone")
+    store.put([message(body=b"new") for _ in range(2)])
+    dispatch(store)
+    store.flush.step()
+    store.queue_flush.lost = True
+    for _ in store.queue_flush.try_rebuild():
+        pass
+    assert [each.body for each in read_all(store)] == [b"new"] * 2
+    assert store.queues() == {"T": [0]} and store.max_offset("T", 0) == 2
+    assert store.dispatched_offset == store.max_physical_offset
+
+
+def test_topics_deleted_long_ago_are_forgotten_with_their_log(
+    open_store: OpenStore,
+) -> None:
+    store = open_store()
+    for number in range(300):
+        store.put([message(f"T{number}", body=b"x" * 700)])
+        dispatch(store)
+        store.delete_topic(f"T{number}")
+        store.delete_topic(f"never there {number}")
+    assert len(store.reput._walk._deleted) == 300
+    store.flush.step()
+    store.queue_flush.step(thorough=True)
+    for file in store.commit_log.files.files:
+        os.utime(file.path, (0, 0))
+    store.clean_expired()
+    store.put([message("last")])
+    store.delete_topic("last")
+    assert len(store.reput._walk._deleted) < 100
 
 
 async def test_a_copys_last_few_records_are_dispatched_with_those_that_follow(

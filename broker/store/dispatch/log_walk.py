@@ -22,16 +22,19 @@ class LogWalk:
     def __init__(self, commit_log: CommitLog, dispatcher: RecordDispatcher) -> None:
         self._log = commit_log
         self._dispatcher = dispatcher
-        self._deleted: dict[bytes, int] = {}  # topics, and the log's end when they were deleted
+        # Topics, and the log's end when they were deleted, in this order: dispatch may fall behind
+        # later, or begin again from the last checkpoint.
+        self._deleted: dict[bytes, int] = {}
+        self._deleted_to = 0  # the last of these ends
         self.written_from = NOTHING  # the log from here on was written by this process
 
     def skip(self, topic: str) -> None:
         """The topic is deleted: skip the records that it has so far."""
-        self._deleted[topic.encode()] = self._log.max_offset
-
-    def end(self) -> None:
-        """The log's end is reached."""
-        self._deleted.clear()
+        name, deleted = topic.encode(), self._deleted
+        deleted.pop(name, None)
+        deleted[name] = self._deleted_to = self._log.max_offset
+        while deleted[oldest := next(iter(deleted))] < self._log.files.min_offset:
+            del deleted[oldest]
 
     def step(self, limit: int) -> bool:
         """Dispatch the next records of the log; False when there are none before `limit`."""
@@ -44,7 +47,7 @@ class LogWalk:
         if file is None or offset >= limit:
             return False
         end = min(file.readable, limit - file.start)
-        is_known = offset >= self.written_from and not self._deleted
+        is_known = offset >= max(self.written_from, self._deleted_to)
         if is_known and dispatcher.dispatch_written(file, offset - file.start, end, BLOCK_RECORDS):
             return True
         facts: list[Fact] = []

@@ -118,10 +118,10 @@ class Reput:
         else:
             self.wake_late.set()
 
-    def forget(self, topic: str) -> None:
-        """Skip queue entries for pending records of a deleted topic."""
+    def forget(self, topic: str, is_known: bool) -> None:
+        """Skip queue entries for pending records of a deleted topic; `is_known`: it has queues."""
         self.facts.forget(topic, self._log.max_offset)
-        if self.facts.behind:
+        if is_known or self.facts.behind:  # else it has no records
             self._walk.skip(topic)
 
     # -- one step
@@ -161,7 +161,6 @@ class Reput:
             return True
         if self.dispatcher.dispatched_offset >= self._log.max_offset:
             self.facts.behind = False
-            self._walk.end()
         return False
 
     # -- the coroutines
