@@ -135,7 +135,9 @@ def make_broker(
     offsets = Offsets(path("consumerOffset.json"), clock, disk, history)
     history.progress = offsets.progress
     store.clean.on_removed = history.removed
-    filters = Filters(path("consumerFilter.json"), clock, disk)
+    filters = Filters(
+        path("consumerFilter.json"), clock, disk, bytes_max=lambda: settings.max_filter_bytes
+    )
     returning = Returning(path("consumerMembers.json"), disk)
     clients = Clients(settings, groups, clock, turns, returning)
     clients.on_group_change += [filters.group_changed, history.group_changed]
@@ -145,7 +147,11 @@ def make_broker(
     timers = Timers(store, settings, clock, settings.store_path_root_dir, stats.add_put)
     if not settings.is_slave:  # a slave gets what its master stores again
         add_keepers(store, settings, clock, schedule, timers, transactions)
-    long_polling = LongPolling(clock)
+    long_polling = LongPolling(
+        clock,
+        holds_max=settings.max_held_pulls,
+        owner_max=settings.max_held_pulls_per_connection,
+    )
     store.add_arrival_listener(long_polling.arrived, long_polling.waits_at)
     long_polling.on_change = store.listening_changed
     return Broker(

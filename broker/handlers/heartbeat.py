@@ -30,17 +30,8 @@ def heart_beat(broker: Broker, request: Request) -> Command:
     connection.language = request.command.language
     connection.version = request.command.version
     unknown = [data for data in heartbeat.consumers if _consumer(broker, request, heartbeat, data)]
-    for group in heartbeat.producer_groups:
-        if problem := resource_names.producer_group_problem(group):
-            log.warning("a producer is not registered", reason=problem, peer=connection.name)
-            continue
-        broker.clients.register_producer(
-            connection,
-            heartbeat.client_id,
-            group,
-            language=request.command.language,
-            version=request.command.version,
-        )
+    if refused := _producers(broker, request, heartbeat):
+        return request.command.answer(ResponseCode.SYSTEM_ERROR, remark=refused)
     # Only a client that sends the short form evaluates this answer: "send all of it next time".
     changed = bool(unknown) if heartbeat.fingerprint else True
     return success(
@@ -51,6 +42,32 @@ def heart_beat(broker: Broker, request: Request) -> Command:
             "flushDiskType": broker.settings.flush_disk_type,  # for the SDK's receipts
         },
     )
+
+
+def _producers(broker: Broker, request: Request, heartbeat: Heartbeat) -> str:
+    """Register the producer groups; returns why some are not, if the connection has too many."""
+    connection = request.connection
+    left_out: list[str] = []
+    for group in heartbeat.producer_groups:
+        if problem := resource_names.producer_group_problem(group):
+            log.warning("a producer is not registered", reason=problem, peer=connection.name)
+        elif not broker.clients.register_producer(
+            connection,
+            heartbeat.client_id,
+            group,
+            language=request.command.language,
+            version=request.command.version,
+        ):
+            left_out.append(group)
+    if not left_out:
+        return ""
+    most = broker.settings.max_producer_groups_per_connection
+    reason = (
+        f"{len(left_out)} producer groups, {left_out[0]} the first, are not registered: this "
+        f"connection has {most}, and maxProducerGroupsPerConnection allows no more"
+    )
+    log.warning("producers are not registered", reason=reason, peer=connection.name)
+    return reason
 
 
 def _consumer(broker: Broker, request: Request, heartbeat: Heartbeat, data: ConsumerData) -> bool:

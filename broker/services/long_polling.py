@@ -10,11 +10,13 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.reports import Reports
 
 if TYPE_CHECKING:
     from aerobee.broker.store.results import Arrival
 
 HOLDS_MAX: Final = 100_000
+OWNER_MAX: Final = 20_000
 TICK_S: Final = 0.02  # deadlines are rounded up to this
 SWEEP_S: Final = 1.0  # between two checks, at most: a test's clock may jump
 
@@ -43,11 +45,14 @@ class LongPolling:
         rerun: Callable[[list[Hold]], None] | None = None,
         *,
         holds_max: int = HOLDS_MAX,
+        owner_max: int = OWNER_MAX,
     ) -> None:
         self.rerun = rerun
         self.on_change: Callable[[str, int], None] | None = None  # first or last hold of a queue
         self.holds_max = holds_max
+        self.owner_max = owner_max
         self._clock = clock
+        self._reports = Reports(clock)
         self._by_queue: dict[tuple[str, int], dict[Hold, None]] = {}
         self._by_owner: dict[Hashable, dict[Hold, None]] = {}
         self._by_tick: dict[int, dict[Hold, None]] = {}
@@ -74,7 +79,16 @@ class LongPolling:
 
     def hold(self, hold: Hold, seconds: float) -> bool:
         """Hold a pull until its timeout; False when too many are held already."""
-        if self._count >= self.holds_max or self._stopped:
+        if self._stopped:
+            return False
+        its = self._by_owner.get(hold.owner)
+        if self._count >= self.holds_max:
+            self._log_refused(hold, "maxHeldPulls", self.holds_max)
+            return False
+        if its is None:
+            its = self._by_owner[hold.owner] = {}
+        elif len(its) >= self.owner_max:
+            self._log_refused(hold, "maxHeldPullsPerConnection", self.owner_max)
             return False
         tick = hold.tick = int((self._clock.monotonic() + seconds) / TICK_S) + 1
         holds = self._by_queue.get((hold.topic, hold.queue_id))
@@ -83,7 +97,7 @@ class LongPolling:
             if self.on_change is not None:
                 self.on_change(hold.topic, hold.queue_id)
         holds[hold] = None
-        self._by_owner.setdefault(hold.owner, {})[hold] = None
+        its[hold] = None
         due = self._by_tick.get(tick)
         if due is None:
             due = self._by_tick[tick] = {}
@@ -131,6 +145,16 @@ class LongPolling:
         self._wake([hold for holds in self._by_queue.values() for hold in holds])
 
     # --- inside
+
+    def _log_refused(self, hold: Hold, setting: str, most: int) -> None:
+        self._reports.log(
+            "a pull is answered at once: too many wait for a message",
+            setting,
+            level="warning",
+            peer=str(hold.owner),
+            topic=hold.topic,
+            limit=f"{setting}={most}",
+        )
 
     def _wake(self, holds: list[Hold]) -> None:
         self._remove(holds)

@@ -116,6 +116,35 @@ class MessageSettings:
     )
 
     # --- clients
+    max_producer_groups_per_connection: int = setting(
+        10000,
+        "Producer groups that one connection may register at most.",
+        low=1,
+        ours=True,
+        runtime=True,
+    )
+    max_held_pulls: int = setting(
+        100_000,
+        "Pulls that may wait for a message at a time; more are answered at once.",
+        low=1,
+        high=10_000_000,
+        ours=True,
+    )
+    max_held_pulls_per_connection: int = setting(
+        20_000,
+        "The same of one connection, so that one client cannot take all.",
+        low=1,
+        high=10_000_000,
+        ours=True,
+    )
+    max_filter_bytes: int = setting(
+        64 << 20,
+        "Text of the SQL92 filters that are kept for groups; each counts 1,000 bytes besides.",
+        unit="bytes",
+        low=0,
+        ours=True,
+        runtime=True,
+    )
     notify_consumer_ids_changed_enable: bool = setting(
         True, "Notify the members of a group at once when one joins or leaves.", runtime=True
     )

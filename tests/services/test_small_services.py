@@ -298,6 +298,7 @@ def test_a_groups_filter_is_compiled_once_however_long_it_is(
     text = " OR ".join(f"a = {number}" for number in range(2_000))
     subscription = build_subscription("T", text, "SQL92", 7)
     filters.group_changed("g", group_with(("T", text, "SQL92", 7)))
+    by_heartbeat(subscription, filters, "g", 7)
     monkeypatch.setattr(parser, "parse", lambda text: pytest.fail("compiled again"))
     for _ in range(3):
         selection = by_heartbeat(subscription, filters, "g", 7)

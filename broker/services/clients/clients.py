@@ -214,18 +214,24 @@ class Clients:
         *,
         language: str = "OTHER",
         version: int = 0,
-    ) -> None:
-        self._groups_by(connection)[1].add(group)
+    ) -> bool:
+        """Record a producer's heartbeat; False when its connection has registered too many."""
+        groups = self._groups_by(connection)[1]
+        if group not in groups:
+            if len(groups) >= self._settings.max_producer_groups_per_connection:
+                return False
+            groups.add(group)
         members = self._producers.setdefault(group, {})
         member = members.get(connection)
         if member is None or member.client_id != client_id:
             if member is not None:
                 self._produces_less(member)
             member = members[connection] = Member(connection, client_id, language, version)
-            groups = self._producing.setdefault(client_id, {})
-            groups[connection] = groups.get(connection, 0) + 1
+            connections = self._producing.setdefault(client_id, {})
+            connections[connection] = connections.get(connection, 0) + 1
             log.info("producer joined", group=group, client_id=client_id, peer=connection.name)
         member.seen_at = self._clock.monotonic()
+        return True
 
     def unregister_producer(self, connection: Peer, group: str) -> None:
         members = self._producers.get(group)
