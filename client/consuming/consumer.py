@@ -17,6 +17,7 @@ from aerobee.client.message import Message
 from aerobee.protocol.json.fastjson import MessageQueue
 
 MESSAGES_PER_TURN: Final = 64
+_CLOSED_EARLY: Final = "the consumer of group {!r} was closed while it was being entered"
 
 
 class Consumer:
@@ -56,6 +57,7 @@ class Consumer:
         self._asked = 0
         self._workers: set[asyncio.Task[None]] = set()
         self._state: Literal["new", "open", "closing", "closed"] = "new"
+        self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
     # -- life
@@ -64,11 +66,19 @@ class Consumer:
         if self.group in self._siblings:
             raise Misuse(f"this client already has a consumer of group {self.group!r}")
         self._siblings[self.group] = self
+        self._state = "new"
+        starting = self._member.assignment.start()
+        self._starting = asyncio.create_task(starting, name=f"enter {self.group}")
         try:
-            await self._member.assignment.start()
-        except BaseException:
+            await self._starting
+        except BaseException as error:
+            is_closed = self._state != "new"
             await self.close()
+            if is_closed and self._starting.cancelled() and not _is_cancelled():
+                raise Closed(_CLOSED_EARLY.format(self.group)) from error
             raise
+        if self._state != "new":
+            raise Closed(_CLOSED_EARLY.format(self.group))
         self._state = "open"
         return self
 
@@ -102,6 +112,10 @@ class Consumer:
         return self._closing
 
     async def _close(self, workers: list[asyncio.Task[None]]) -> None:
+        starting = self._starting
+        if starting is not None and not starting.done():  # else it would take queues afterwards
+            starting.cancel()
+            await asyncio.wait([starting])
         self._member.arrived.set()
         self._member.assignment.stop_reading()
         try:
@@ -228,6 +242,11 @@ class Consumer:
     async def commit(self) -> None:
         """Commit the finished offsets now."""
         await self._member.assignment.commit(confirm=True)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class _Inbox:
