@@ -333,6 +333,7 @@ class Assignment:
         """Continue from another offset; messages in flight are dropped."""
         if process_queue.revoked:
             return
+        process_queue.moved = True
         self._end(process_queue)
         self._begin(ProcessQueue(self._consumer, process_queue.queue, queue_offset))
 

@@ -159,6 +159,8 @@ class Membership:
         limit = await self._limits.most(self.core, message.broker)
         if message.finished:
             return  # by another task in the meantime
+        if self._is_left(process_queue, message):
+            return
         # Without order only the broker's own count decides about the dead letters.
         tries = message.reconsume_times if self.orderly else message.stored.reconsume_times
         is_last = limit is not None and tries >= limit
@@ -177,9 +179,20 @@ class Membership:
 
     async def reject(self, process_queue: ProcessQueue, message: Message, reason: str) -> None:
         self._check_redelivers()
+        if self._is_left(process_queue, message):
+            return
         await redelivery.reject(self.core, self.group, message, reason)
         process_queue.finish(message)
         self._log_dead_letter(message, "it was rejected", reason)
+
+    def _is_left(self, process_queue: ProcessQueue, message: Message) -> bool:
+        """Whether the message is left to whoever reads its queue now: it was not committed, so that
+        member gets it anyway, and a copy besides would be handled twice."""
+        if not process_queue.is_elsewhere:
+            return False
+        process_queue.finish(message)
+        log.info("%r is left to the reader that has its queue now", message)
+        return True
 
     def _check_redelivers(self) -> None:
         if self.broadcast:

@@ -46,6 +46,7 @@ class ProcessQueue:
         "leaving",
         "locked_until",
         "max_offset",
+        "moved",
         "next_offset",
         "queue",
         "reader",
@@ -61,6 +62,7 @@ class ProcessQueue:
         self.committed = -1  # as sent
         self.confirmed = -1  # as acknowledged
         self.revoked = False
+        self.moved = False  # revoked because this member goes on from another offset
         self.running = asyncio.Event()  # cleared by pause
         self.running.set()
         self.unfinished_bytes = 0
@@ -91,6 +93,11 @@ class ProcessQueue:
     def span(self) -> int:
         """Messages taken since the oldest unfinished one."""
         return len(self._unfinished)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its unfinished messages come again by themselves, from the committed offset."""
+        return self.revoked and not self.moved
 
     def take(self, stored: list[StoredMessage]) -> list[Message]:
         """Track pulled messages."""
