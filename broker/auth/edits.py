@@ -58,8 +58,11 @@ def change_user(
 
 
 def rotate_secret(accounts: Accounts, name: str, secret: str, now_ms: int) -> None:
-    """Give a new secret; the old one is good for a day more, so that clients can follow."""
+    """Give a new secret; the old one is good for a day more, so that clients can follow. A repeated
+    request changes nothing: the old one would go."""
     account = _account(accounts, name)
+    if account.get("secretKey") == secret:
+        return
     account["oldSecretKey"] = account.get("secretKey", "")
     account["oldSecretUntil"] = now_ms + OLD_SECRET_MS
     account["secretKey"] = secret

@@ -4,150 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from aerobee.broker.auth import edits
-from aerobee.broker.auth.book import FILE_NAME, AccessBook
 from aerobee.broker.auth.model import (
     ACTIONS,
     KINDS,
     AccessError,
     Resource,
-    Rule,
-    User,
     make_rule,
 )
 from aerobee.broker.auth.verdicts import judge
-from aerobee.broker.base.clock import Clock
-from aerobee.broker.settings import SettingsError, load_settings
-from aerobee.client.admin.types import Broker
-from aerobee.client.admin.users import Users
+from aerobee.broker.settings import SettingsError
 from aerobee.client.cli.common import CommonOptions, run_loop
-from aerobee.client.cli.failures import NOT_FOUND, Failure, confirmed
+from aerobee.client.cli.failures import NOT_FOUND, WRONG_USAGE, Failure, confirmed
 from aerobee.client.cli.output import print_done, print_json, print_rows
+from aerobee.client.cli.user_places import Files, PartlyChanged, Place, Wire
 from aerobee.client.client import Client
-
-
-class _Files:
-    """The users of a broker on this machine, running or not: it reloads its files automatically."""
-
-    def __init__(self, config: str | None, store: str | None) -> None:
-        overrides = {"storePathRootDir": store} if store else {}
-        settings = load_settings(config, overrides)
-        path = os.path.join(settings.store_path_root_dir, "config", FILE_NAME)
-        self.book = AccessBook(settings, path, Clock())
-        self.book.load()
-
-    async def users(self) -> list[User]:
-        return [self.book.current.users[name] for name in sorted(self.book.current.users)]
-
-    async def add(self, name: str, secret: str, is_super: bool) -> None:
-        await self._edit(name, lambda all_: edits.add_user(all_, name, secret, is_super=is_super))
-
-    async def rotate(self, name: str, secret: str) -> None:
-        now_ms = Clock().now_ms()
-        await self._edit(name, lambda all_: edits.rotate_secret(all_, name, secret, now_ms))
-
-    async def switch(self, name: str, is_enabled: bool) -> None:
-        await self._edit(name, lambda all_: edits.change_user(all_, name, is_enabled=is_enabled))
-
-    async def remove(self, name: str) -> None:
-        await self._edit(name, lambda all_: edits.remove_user(all_, name))
-
-    async def grant(self, name: str, rule: Rule) -> None:
-        await self._edit(name, lambda all_: edits.grant(all_, name, rule))
-
-    async def revoke(self, name: str, resource: str) -> None:
-        await self._edit(name, lambda all_: edits.revoke(all_, name, resource))
-
-    async def _edit(self, name: str, edit: Callable[[edits.Accounts], None]) -> None:
-        if place := self.book.is_in_file(name):
-            raise AccessError(f"User:{name} is defined in {place} and must be changed there")
-        await self.book.change(lambda accounts, _white: edit(accounts))
-
-
-class _Wire:
-    """The users of every broker of a cluster."""
-
-    def __init__(self, mq: Client) -> None:
-        self._users: Users = mq.admin.users
-        self._brokers = mq.admin.brokers
-        self._replication = mq.admin.replication
-
-    async def _addresses(self) -> list[str]:
-        """The brokers to change: not slaves that copy their master's users."""
-        brokers = await self._brokers()
-        return [each.address for each in brokers if not each.number or not await self._copies(each)]
-
-    async def _copies(self, slave: Broker) -> bool:
-        status = await self._replication(slave.address)
-        return bool((status.get("access") or {}).get("isCopied"))
-
-    async def users(self) -> list[User]:
-        """Those of the first broker; all should be the same."""
-        first = (await self._addresses())[0]
-        rules = {row["subject"]: _rules(row) for row in await self._users.rights(first)}
-        return [
-            User(
-                row["username"],
-                is_super=row["userType"] == "Super",
-                is_enabled=row["userStatus"] == "enable",
-                rules=tuple(rules.get(f"User:{row['username']}", ())),
-            )
-            for row in await self._users.all(first)
-        ]
-
-    async def add(self, name: str, secret: str, is_super: bool) -> None:
-        for address in await self._addresses():
-            await self._users.add(address, name, secret, is_super=is_super)
-
-    async def rotate(self, name: str, secret: str) -> None:
-        for address in await self._addresses():
-            await self._users.change(address, name, password=secret, keepOld=True)
-
-    async def switch(self, name: str, is_enabled: bool) -> None:
-        status = "enable" if is_enabled else "disable"
-        for address in await self._addresses():
-            await self._users.change(address, name, userStatus=status)
-
-    async def remove(self, name: str) -> None:
-        for address in await self._addresses():
-            await self._users.remove(address, name)
-
-    async def grant(self, name: str, rule: Rule) -> None:
-        entry = {
-            "resource": rule.resource,
-            "actions": rule.action_names,
-            "sourceIps": [str(network) for network in rule.networks],
-            "decision": "Allow" if rule.allow else "Deny",
-        }
-        for address in await self._addresses():
-            await self._users.grant(address, name, entry)
-
-    async def revoke(self, name: str, resource: str) -> None:
-        for address in await self._addresses():
-            await self._users.revoke(address, name, resource)
-
-
-def _rules(acl: dict[str, Any]) -> list[Rule]:
-    return [
-        make_rule(
-            entry["decision"] == "Allow",
-            entry["resource"],
-            entry["actions"],
-            entry.get("sourceIps") or (),
-            default=policy["policyType"] == "Default",
-        )
-        for policy in acl["policies"]
-        for entry in policy["entries"]
-    ]
-
-
-Place = _Files | _Wire
 
 
 def _placed(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -171,11 +47,11 @@ def _placed(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
         async def live() -> None:
             if config or store:
-                await command(common, await asyncio.to_thread(_Files, config, store), **options)
+                await command(common, await asyncio.to_thread(Files, config, store), **options)
                 return
             client = Client(url, timeout=timeout)
             try:
-                await command(common, _Wire(await client.open()), **options)
+                await command(common, Wire(await client.open()), **options)
             finally:
                 await client.close()
 
@@ -199,17 +75,42 @@ def user() -> None:
 async def add(common: CommonOptions, place: Place, name: str, is_super: bool) -> None:
     """Add a user; its secret key is made here and shown once."""
     secret = edits.new_secret()
-    await place.add(name, secret, is_super)
+    try:
+        await place.add(name, secret, is_super)
+    except PartlyChanged as partly:
+        raise partly.advised(
+            f"When all brokers answer, remove it from those that have it by `aerobee user remove "
+            f"{name}`, and add it again: its secret is not shown"
+        ) from None
     _show_secret(common, name, secret)
 
 
 @user.command()
 @click.argument("name")
+@click.option(
+    "--secret-from",
+    type=click.File(),
+    metavar="FILE",
+    help="Give the secret in FILE (-: stdin), to finish a rotation that some brokers missed.",
+)
 @_placed
-async def rotate(common: CommonOptions, place: Place, name: str) -> None:
+async def rotate(
+    common: CommonOptions, place: Place, name: str, secret_from: TextIO | None
+) -> None:
     """Give a new secret key, shown once; the old one stays valid for 24 hours."""
-    secret = edits.new_secret()
-    await place.rotate(name, secret)
+    secret = edits.new_secret() if secret_from is None else secret_from.read().strip()
+    if not secret:
+        raise Failure("--secret-from: there is no secret in it", WRONG_USAGE)
+    try:
+        await place.rotate(name, secret)
+    except PartlyChanged as partly:
+        _show_secret(common, name, secret)
+        raise partly.advised(
+            "Brokers that have the new secret take the old one for 24 hours more; the others know "
+            "only the old one. So let clients keep the old one, and within these 24 hours run "
+            f"`aerobee user rotate {name} --secret-from FILE` with this new secret in FILE. "
+            "Yet another secret would end the old one at once where this rotation is done"
+        ) from None
     _show_secret(common, name, secret)
 
 
