@@ -2,7 +2,8 @@
 
 A connection of our SDK has a session and counts its requests; the broker takes each number once, in
 order. It forgets a session when all its requests are too old to be taken, so the memory is bounded
-by the sessions of some minutes, and by a limit per user.
+by the sessions of some minutes, and by a limit per user. What was made when a forgotten session was
+in use is not taken again, also if the clock is set back and it seems new.
 """
 
 from collections import Counter
@@ -23,9 +24,11 @@ class Freshness:
         self._clock = clock
         self._window_ms = window_ms
         self._started_ms = clock.now_ms()
-        self._sessions: dict[tuple[str, str], tuple[int, int]] = {}  # last number, when it came
+        self._forgotten_ms = self._started_ms  # requests that were made before may be copies
+        # Last number, when it came by the monotonic clock, and when the newest was made.
+        self._sessions: dict[tuple[str, str], tuple[int, float, int]] = {}
         self._of_user: Counter[str] = Counter()
-        self._swept_ms = self._started_ms
+        self._swept_at = clock.monotonic()
 
     def why_stale(self, user: str, code: int, signed_code: str, number: str, made: str) -> str:
         """Why the request is refused; "": it is accepted, and would be refused a second time."""
@@ -46,21 +49,28 @@ class Freshness:
                 f"most {self._window_ms / 1000:g} s are allowed (requestFreshnessMillis): it is a "
                 "copy, or the clocks must be set right"
             )
-        if int(made) < self._started_ms:
+        if int(made) < self._forgotten_ms:
+            if now_ms < self._forgotten_ms:
+                return (
+                    f"the broker's clock was set back: what was made in the next "
+                    f"{(self._forgotten_ms - now_ms) / 1000:.1f} s by this clock may be a copy; "
+                    "restart the broker if the clock is right now"
+                )
             return (
                 f"the request was made before the broker has started, {-ahead_ms / 1000:.1f} s "
                 "behind its clock: it may be a copy; send a new one"
             )
-        return self._take(user, number, now_ms)
+        return self._take(user, number, int(made))
 
-    def _take(self, user: str, number: str, now_ms: int) -> str:
+    def _take(self, user: str, number: str, made_ms: int) -> str:
         session, _, counted = number.partition(".")
         if not (counted.isascii() and counted.isdigit()) or len(number) > NUMBER_SIZE_MAX:
             return f"{FRESH_NUMBER} must be a session and a number with a point between"
         key = (user, session)
+        now = self._clock.monotonic()
         last = self._sessions.get(key)
         if last is None:
-            self._sweep(now_ms)
+            self._sweep(now)
             if len(self._sessions) >= SESSIONS_MAX or self._of_user[user] >= SESSIONS_PER_USER_MAX:
                 return (
                     f"User:{user} has begun too many sessions (at most {SESSIONS_PER_USER_MAX} in "
@@ -70,16 +80,23 @@ class Freshness:
             self._of_user[user] += 1
         elif int(counted) <= last[0]:
             return f"request {number} was received before: copies are not accepted"
-        self._sessions[key] = int(counted), now_ms
+        else:
+            made_ms = max(made_ms, last[2])
+        self._sessions[key] = int(counted), now, made_ms
         return ""
 
-    def _sweep(self, now_ms: int) -> None:
+    def _sweep(self, now: float) -> None:
         """Forget sessions of which every request is too old by now."""
-        if now_ms - self._swept_ms < self._window_ms and len(self._sessions) < SESSIONS_MAX:
+        window_s = self._window_ms / 1000
+        if now - self._swept_at < window_s and len(self._sessions) < SESSIONS_MAX:
             return
-        self._swept_ms = now_ms
-        oldest_ms = now_ms - 2 * self._window_ms  # a client's clock may be ahead by one
-        self._sessions = {
-            key: value for key, value in self._sessions.items() if value[1] >= oldest_ms
-        }
-        self._of_user = Counter(user for user, _ in self._sessions)
+        self._swept_at = now
+        kept: dict[tuple[str, str], tuple[int, float, int]] = {}
+        for key, session in self._sessions.items():
+            _, came, made_ms = session
+            if now - came <= 2 * window_s:  # a client's clock may be ahead by one
+                kept[key] = session
+            else:
+                self._forgotten_ms = max(self._forgotten_ms, made_ms + 1)
+        self._sessions = kept
+        self._of_user = Counter(user for user, _ in kept)

@@ -130,13 +130,62 @@ def test_what_was_made_before_the_start_may_be_a_copy() -> None:
     assert "before the broker has started" in fresh.why_stale("u", 310, "310", "s.1", before)
 
 
+class Hands(Clock):
+    """A clock that a test advances by `ms`, and sets by `set_by`."""
+
+    ms = 100_000_000
+    set_by = 0
+
+    def now_ms(self) -> int:
+        return self.ms + self.set_by
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+def test_no_copy_is_taken_after_the_clock_was_set_back() -> None:
+    """The session is forgotten by then, and the request seems new."""
+    clock = Hands()
+    fresh = Freshness(clock, 60_000)
+    clock.ms += 7_200_000
+    made = str(clock.now_ms())
+    assert fresh.why_stale("u", 310, "310", "old.1", made) == ""
+    clock.ms += 3_600_000  # the session is forgotten with the next one
+    assert fresh.why_stale("u", 310, "310", "new.1", str(clock.now_ms())) == ""
+    clock.set_by = -3_600_000
+    refused = fresh.why_stale("u", 310, "310", "old.1", made)
+    assert "clock was set back" in refused and "restart the broker" in refused
+    clock.ms += 60_000
+    assert fresh.why_stale("u", 310, "310", "now.1", str(clock.now_ms())) == ""
+
+
+def test_the_reason_names_a_clock_that_was_set_back_since_the_start() -> None:
+    clock = Hands()
+    fresh = Freshness(clock, 60_000)
+    clock.ms += 1_000
+    clock.set_by = -3_600_000
+    refused = fresh.why_stale("u", 310, "310", "s.1", str(clock.now_ms()))
+    assert "the broker's clock was set back" in refused and "3599.0 s" in refused
+
+
+def test_a_clock_that_was_set_back_keeps_no_session_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freshness, "SESSIONS_PER_USER_MAX", 8)
+    clock = Hands()
+    fresh = Freshness(clock, 1000)
+    clock.ms += 600_000
+    for number in range(8):
+        assert fresh.why_stale("u", 310, "310", f"a{number}.1", str(clock.now_ms())) == ""
+    clock.set_by = -300_000
+    clock.ms += 2001
+    assert fresh.why_stale("v", 310, "310", "b.1", str(clock.now_ms())) == ""  # they go with it
+    assert "set back" in fresh.why_stale("v", 310, "310", "b.2", str(clock.now_ms()))
+    clock.ms += 300_000
+    for number in range(8):
+        assert fresh.why_stale("u", 310, "310", f"b{number}.1", str(clock.now_ms())) == ""
+    assert len(fresh._sessions) == 8
+
+
 def test_memory_is_bounded_by_sessions_of_two_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Hands(Clock):
-        ms = 1_000_000
-
-        def now_ms(self) -> int:
-            return self.ms
-
     monkeypatch.setattr(freshness, "SESSIONS_MAX", 20)
     monkeypatch.setattr(freshness, "SESSIONS_PER_USER_MAX", 8)
     clock = Hands()
