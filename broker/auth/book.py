@@ -14,7 +14,15 @@ import msgspec
 import structlog
 
 from aerobee.broker.auth.accounts import Account, digest_of, make_user
-from aerobee.broker.auth.files import Mark, access_files, check_mode, marks, read_access_file
+from aerobee.broker.auth.files import (
+    Mark,
+    access_files,
+    check_mode,
+    marks,
+    read_access_file,
+    secret_file,
+    with_secret,
+)
 from aerobee.broker.auth.model import Access, AccessError, User, nobody
 from aerobee.broker.auth.white_addresses import white_addresses
 from aerobee.broker.base.clock import Clock
@@ -47,17 +55,23 @@ class AccessBook:
         self._clock = clock
         self._disk = disk if disk is not None else RealDisk()
         self._marks: tuple[Mark, ...] = ()
+        self._secret_files: list[str] = []  # that the operator's files name
         self._changing = asyncio.Lock()
 
     # --- reading
 
     def load(self) -> None:
         """Read everything; on an AccessError, which says what is wrong, the old state stays."""
-        self._marks = self._read_marks()
-        content = self._own_file()
-        own = content.get("accounts") or []
-        white = content.get("globalWhiteRemoteAddresses") or []
-        self._put_in_force(own, white, self._made_of(own, white))
+        while True:
+            known = self._secret_files
+            self._marks = self._read_marks()
+            content = self._own_file()
+            own = content.get("accounts") or []
+            white = content.get("globalWhiteRemoteAddresses") or []
+            access = self._made_of(own, white)
+            if self._secret_files == known:  # else the marks lack some
+                break
+        self._put_in_force(own, white, access)
 
     def reload(self) -> None:
         """Reload everything; on an error nothing changes, and the reason is logged."""
@@ -76,7 +90,7 @@ class AccessBook:
                 self.reload()
 
     def _read_marks(self) -> tuple[Mark, ...]:
-        return tuple(marks([*access_files(self._settings), self.path]))
+        return tuple(marks([*access_files(self._settings), *self._secret_files, self.path]))
 
     def _own_file(self) -> dict[Any, Any]:
         if os.path.exists(self.path):
@@ -91,14 +105,20 @@ class AccessBook:
         now_ms = self._clock.now_ms()
         users: dict[str, User] = {}
         white = list(own_white)
+        defined: list[tuple[str, Account]] = []
         for path in access_files(self._settings):
             accounts, addresses = read_access_file(path)
             white += addresses
-            for account in accounts:
-                user = make_user(account, path, now_ms)
-                if user.name in users:
-                    log.warning("an account is defined twice: the first is used", user=user.name)
-                users.setdefault(user.name, user)
+            defined += [(path, account) for account in accounts]
+        # Watched from now on, also those that cannot be read yet.
+        self._secret_files = [
+            file for path, account in defined if (file := secret_file(account, path))
+        ]
+        for path, account in defined:
+            user = make_user(with_secret(account, path), path, now_ms)
+            if user.name in users:
+                log.warning("an account is defined twice: the first is used", user=user.name)
+            users.setdefault(user.name, user)
         for user in (*(make_user(each, self.path, now_ms) for each in own), *self._of_settings()):
             users.setdefault(user.name, user)
         tests = [white_addresses(text) for text in white]

@@ -34,7 +34,8 @@ def access_files(settings: Settings) -> list[str]:
 
 
 def read_access_file(path: str) -> tuple[list[Account], list[str]]:
-    """The accounts and the white addresses of one file; AccessError says what is wrong."""
+    """The accounts, as they are written, and the white addresses of one file; AccessError says what
+    is wrong."""
     from aerobee.broker.auth.yaml_text import parse
 
     check_mode(path)
@@ -58,15 +59,22 @@ def read_access_file(path: str) -> tuple[list[Account], list[str]]:
         raise AccessError(f"{path}: accounts must be a list of accounts")
     if not isinstance(white, list) or not all(isinstance(each, str) for each in white):
         raise AccessError(f"{path}: globalWhiteRemoteAddresses must be a list of addresses")
-    return [_with_secret(account, path) for account in accounts], white
+    return accounts, white
 
 
-def _with_secret(account: Account, path: str) -> Account:
-    """The secret of a `secretFile` (systemd's credentials, a container's secrets) put in place."""
+def secret_file(account: Account, path: str) -> str:
+    """The file with the secret of an account of the file `path`; "" when it has none."""
     file = text_of(account, "secretFile")
     if not file:
+        return ""
+    return os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expandvars(file))
+
+
+def with_secret(account: Account, path: str) -> Account:
+    """The secret of a `secretFile` (systemd's credentials, a container's secrets) put in place."""
+    file = secret_file(account, path)
+    if not file:
         return account
-    file = os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expandvars(file))
     check_mode(file)
     try:
         with open(file, encoding="utf-8") as opened:
