@@ -1,11 +1,16 @@
 """Clients come, stay and go: HEART_BEAT, UNREGISTER_CLIENT, GET_CONSUMER_LIST_BY_GROUP."""
 
+import asyncio
+from collections.abc import Generator
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 import structlog
 
 from aerobee.broker.base import resource_names
-from aerobee.broker.handlers.common import Handlers, peer, success
+from aerobee.broker.base.turns import Turns
+from aerobee.broker.handlers.common import Handlers, peer, reply_later, success
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.requests import Request
 from aerobee.broker.services.clients.heartbeats import (
@@ -21,19 +26,39 @@ from aerobee.protocol.wire.headers import decode_ext
 
 log = structlog.get_logger("aerobee.clients")
 
+AT_ONCE: Final = 200  # groups and subscriptions of a heartbeat; with more it is done in slices
 
-def heart_beat(broker: Broker, request: Request) -> Command:
+
+def heart_beat(broker: Broker, request: Request) -> Command | None:
     """Register the client before answering: its next request expects to find it in the group."""
-    heartbeat = parse_heartbeat(request.command.body)
+    heartbeat = parse_heartbeat(
+        request.command.body, broker.settings.max_subscriptions_per_connection
+    )
     connection = request.connection
     connection.client_id = heartbeat.client_id
     connection.language = request.command.language
     connection.version = request.command.version
-    unknown = [data for data in heartbeat.consumers if _consumer(broker, request, heartbeat, data)]
+    work = _register(broker, request, heartbeat)
+    if heartbeat.size <= AT_ONCE:
+        return _end_of(work)
+    reply_later(request, partial(_in_slices, broker.turns, work))
+    return None
+
+
+def _register(
+    broker: Broker, request: Request, heartbeat: Heartbeat
+) -> Generator[None, None, Command]:
+    """Register all groups, yielding after each; returns the answer."""
+    unknown = False
+    for data in heartbeat.consumers:
+        if request.connection.is_closed:
+            break
+        unknown |= _consumer(broker, request, heartbeat, data)
+        yield
     if refused := _producers(broker, request, heartbeat):
         return request.command.answer(ResponseCode.SYSTEM_ERROR, remark=refused)
     # Only a client that sends the short form evaluates this answer: "send all of it next time".
-    changed = bool(unknown) if heartbeat.fingerprint else True
+    changed = unknown if heartbeat.fingerprint else True
     return success(
         request,
         ext={
@@ -44,11 +69,32 @@ def heart_beat(broker: Broker, request: Request) -> Command:
     )
 
 
+def _end_of(work: Generator[None, None, Command]) -> Command:
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            answer: Command = done.value
+            return answer
+
+
+async def _in_slices(turns: Turns, work: Generator[None, None, Command]) -> Command:
+    """A heartbeat of thousands of subscriptions: other clients are served in between."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            answer: Command = done.value
+            return answer
+        if turns.is_over():
+            await asyncio.sleep(0)
+
+
 def _producers(broker: Broker, request: Request, heartbeat: Heartbeat) -> str:
     """Register the producer groups; returns why some are not, if the connection has too many."""
     connection = request.connection
     left_out: list[str] = []
-    for group in heartbeat.producer_groups:
+    for group in () if connection.is_closed else heartbeat.producer_groups:
         if problem := resource_names.producer_group_problem(group):
             log.warning("a producer is not registered", reason=problem, peer=connection.name)
         elif not broker.clients.register_producer(

@@ -123,6 +123,14 @@ class MessageSettings:
         ours=True,
         runtime=True,
     )
+    max_subscriptions_per_connection: int = setting(
+        20000,
+        "Subscriptions, of all its groups, that one connection may register at most.",
+        low=1,
+        high=200_000,
+        ours=True,
+        runtime=True,
+    )
     max_held_pulls: int = setting(
         100_000,
         "Pulls that may wait for a message at a time; more are answered at once.",

@@ -1,4 +1,4 @@
-"""What one client may take: producer groups, waiting pulls, SQL92 filters. No limit is silent."""
+"""What one client may take: groups, subscriptions, waiting pulls, filters. No limit is silent."""
 
 from __future__ import annotations
 
@@ -67,6 +67,58 @@ async def test_producer_groups_beyond_the_limit_of_a_connection_are_refused_with
         await client.close()
         await until(lambda: set(clients.producer_groups()) == {"g7"})
         await other.close()
+
+
+# --- subscriptions
+
+
+def consumers(groups: int, each: int, first: int = 0) -> list[dict[str, Any]]:
+    topics = [{"topic": f"t{number}"} for number in range(each)]
+    names = range(first, first + groups)
+    return [{"groupName": f"g{n}", "subscriptionDataSet": topics} for n in names]
+
+
+async def test_a_client_with_a_few_hundred_groups_is_registered_while_others_are_served(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as app:
+        client, other = await Client.connect(app), await Client.connect(app)
+        clients = app.broker.clients
+        large = asyncio.create_task(beat(client, ["p"], consumerDataSet=consumers(300, 10)))
+        await until(lambda: clients.consumer_group("g0") is not None)
+        assert (await beat(other, ["other"])).code == 0
+        assert not large.done() and clients.consumer_group("g299") is None
+        assert (await large).code == 0
+        assert len(clients.consumer_groups()) == 300 and clients.producers_of("p")
+        assert set(clients._subscribed._counts.values()) == {3000}
+        await client.close()
+        await until(lambda: not clients.consumer_groups())
+        assert not clients._subscribed._counts
+        await other.close()
+
+
+async def test_subscriptions_beyond_the_limit_of_a_connection_are_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path, max_subscriptions_per_connection=10) as app:
+        client, other = await Client.connect(app), await Client.connect(app)
+        answer = await beat(client, (), consumerDataSet=consumers(2, 6))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "12 subscriptions, and maxSubscriptionsPerConnection is 10" in (answer.remark or "")
+        assert (await beat(client, (), consumerDataSet=consumers(1, 6))).code == 0
+        answer = await beat(client, (), consumerDataSet=consumers(1, 6, first=1))
+        assert "group g1 is not registered with 6 subscriptions" in (answer.remark or "")
+        assert (await beat(client, (), consumerDataSet=consumers(1, 10))).code == 0, "in its place"
+        assert (await beat(client, (), consumerDataSet=consumers(1, 4))).code == 0
+        answer = await beat(client, (), consumerDataSet=consumers(1, 6, first=1))
+        assert answer.code == 0, answer.remark
+        assert (await beat(other, (), consumerDataSet=consumers(1, 10))).code == 0
+        left = {"clientID": "c", "consumerGroup": "g0"}
+        await client.request(RequestCode.UNREGISTER_CLIENT, left)
+        assert (await beat(client, (), consumerDataSet=consumers(1, 4, first=2))).code == 0
+        await client.close()
+        await other.close()
+        await until(lambda: not app.broker.clients._subscribed._counts)
 
 
 # --- pulls that wait

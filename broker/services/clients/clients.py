@@ -19,6 +19,7 @@ from aerobee.broker.services.clients.consumer_group import ConsumerGroup, Member
 from aerobee.broker.services.clients.heartbeats import BROADCASTING, ConsumerData
 from aerobee.broker.services.clients.returning import RETURN_S, SDK_RETURN_S, Returning
 from aerobee.broker.services.clients.subscription import Subscription
+from aerobee.broker.services.clients.subscription_counts import SubscriptionCounts
 from aerobee.broker.services.groups.table import Groups
 from aerobee.broker.settings import Settings
 from aerobee.protocol.json import fastjson
@@ -61,6 +62,7 @@ class Clients:
         self._to_notify: set[str] = set()  # large groups, notified after a delay
         self._turn: dict[str, int] = {}  # the producer of each group that was asked last
         self._registered: dict[Peer, tuple[set[str], set[str]]] = {}  # consumers, producers
+        self._subscribed = SubscriptionCounts(settings)
 
     # --- consumers
 
@@ -117,7 +119,10 @@ class Clients:
         version: int = 0,
         without_subscriptions: bool = False,
     ) -> bool:
-        """Record a consumer's heartbeat; True if it changed members or subscriptions."""
+        """Record a consumer's heartbeat; True if it changed members or subscriptions. Refused when
+        its connection would have too many subscriptions."""
+        if not without_subscriptions:
+            self._subscribed.check(connection, data, self._consumers.get(data.group))
         self._groups_by(connection)[0].add(data.group)
         group = self._consumers.get(data.group)
         if group is None:
@@ -125,6 +130,7 @@ class Clients:
         group.describe(data)
         member = group.members.get(connection)
         joined = member is None or member.client_id != client_id
+        before_count = 0 if member is None else len(member.subscriptions)
         if member is None or joined:
             member = Member(connection, client_id, language, version)
             group.join(member)
@@ -136,6 +142,7 @@ class Clients:
         if not without_subscriptions:
             subscribed = group.subscribe(member, data.subscriptions)
             group.outdated = False
+        self._subscribed.add(connection, len(member.subscriptions) - before_count)
         if joined or subscribed:
             topics_changed = before.keys() != group.subscriptions.keys()
             self._group_changed(data.group, notify=joined or topics_changed)
@@ -151,6 +158,7 @@ class Clients:
         member = group.leave(connection)
         if member is None:
             return
+        self._subscribed.add(connection, -len(member.subscriptions))
         self._groups_by(connection)[0].discard(group_name)
         log.info(
             "consumer left", group=group_name, client_id=member.client_id, peer=connection.name

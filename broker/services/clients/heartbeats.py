@@ -12,7 +12,11 @@ from aerobee.protocol.wire.codes import ResponseCode
 
 ENTRIES_MAX: Final = 4096  # groups, and subscriptions of one group, in one heartbeat
 
+SUBSCRIPTIONS_MAX: Final = 200_000  # of all groups of a heartbeat, whatever the settings say
+
 CLIENT_ID_MAX: Final = 1024  # characters; it is kept, listed and logged
+
+_SUBSCRIPTIONS: Final = "subscriptionDataSet"
 
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
@@ -53,9 +57,16 @@ class Heartbeat:
     fingerprint: int = 0
     without_subscriptions: bool = False
 
+    @property
+    def size(self) -> int:
+        """How many groups and subscriptions it has."""
+        return len(self.consumers) + sum(len(each.subscriptions) for each in self.consumers)
 
-def parse_heartbeat(body: bytes | memoryview) -> Heartbeat:
-    """The heartbeat; Refused when it is malformed."""
+
+def parse_heartbeat(
+    body: bytes | memoryview, subscriptions_max: int = SUBSCRIPTIONS_MAX
+) -> Heartbeat:
+    """The heartbeat; Refused when it is malformed, or has more subscriptions in all."""
     value = fastjson.loads(body) if body else None
     if not isinstance(value, dict):
         raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat's body is not a JSON object")
@@ -70,6 +81,13 @@ def parse_heartbeat(body: bytes | memoryview) -> Heartbeat:
         )
     producers = _entries(value.get("producerDataSet"), "producerDataSet")
     consumers = _entries(value.get("consumerDataSet"), "consumerDataSet")
+    count = sum(len(_entries(each.get(_SUBSCRIPTIONS), _SUBSCRIPTIONS)) for each in consumers)
+    if count > subscriptions_max:  # before they are read: that would take the loop for seconds
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the heartbeat has {count} subscriptions, and maxSubscriptionsPerConnection is "
+            f"{subscriptions_max}; use fewer groups in a client, or raise the limit",
+        )
     return Heartbeat(
         client_id,
         tuple(name for entry in producers if (name := _group_name(entry))),
@@ -97,7 +115,7 @@ def _group_name(entry: dict[Any, Any]) -> str:
 
 
 def _consumer(entry: dict[Any, Any]) -> ConsumerData:
-    subscriptions = _entries(entry.get("subscriptionDataSet"), "subscriptionDataSet")
+    subscriptions = _entries(entry.get(_SUBSCRIPTIONS), _SUBSCRIPTIONS)
     return ConsumerData(
         _group_name(entry),
         _enum(entry.get("consumeType"), _CONSUME_TYPES, 1),
