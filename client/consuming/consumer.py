@@ -146,9 +146,16 @@ class Consumer:
         if timeout is not None:
             found = await self.get_batch(1, timeout)
             return found[0] if found else None
+        await self._let_others_run()
+        return await self._next()
+
+    async def _let_others_run(self) -> None:
+        """A caller that never awaits anything else must not starve the pull loops."""
         self._asked += 1
         if self._asked % MESSAGES_PER_TURN == 0:
-            await asyncio.sleep(0)  # a caller that never awaits must not starve the pull loops
+            await asyncio.sleep(0)
+
+    async def _next(self) -> Message:
         while True:
             message = self._next_ready()
             if message is not None:
@@ -173,9 +180,10 @@ class Consumer:
         """
         if count < 1:
             raise Misuse("count is at least 1")
+        await self._let_others_run()  # before the timeout starts: it may be 0
         try:
             async with asyncio.timeout(timeout):
-                found = [await self.get()]
+                found = [await self._next()]
         except TimeoutError:
             return []
         while len(found) < count and (message := self._next_ready()) is not None:

@@ -175,3 +175,19 @@ async def test_several_messages_are_taken_at_once(aerobee_broker: EmbeddedBroker
             with pytest.raises(Misuse):
                 await inbox.get_batch(0)
         assert sum(row.lag for row in await mq.admin.lag("g", "orders")) == 0
+
+
+async def test_messages_that_have_arrived_are_taken_without_waiting(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
+    async with (
+        aerobee_broker.connect() as mq,
+        mq.consumer("orders", group="g") as inbox,
+    ):
+        async with mq.producer("orders", linger=0) as orders:
+            for _ in range(150):
+                await orders.send(b"x")
+        await until(lambda: inbox._member.unfinished == 150)
+        for _ in range(150):
+            assert await inbox.get(0) is not None
+        assert await inbox.get(0) is None
