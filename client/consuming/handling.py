@@ -88,7 +88,8 @@ class Handling:
         else:
             run = contextvars.copy_context().run
             loop = asyncio.get_running_loop()
-            result = await loop.run_in_executor(self._pool, run, self._handler, message)
+            call = partial(run, _call_in_thread, self._handler, message)
+            result = await loop.run_in_executor(self._pool, call)
         if inspect.isawaitable(result):
             await result
 
@@ -112,6 +113,17 @@ class Handling:
                 seconds,
             )
             self._member.again_here(message, seconds)
+
+
+def _call_in_thread(handler: Handler, message: Message) -> object:
+    """What is no plain error stays here: SystemExit would end the event loop, and a future cannot
+    hold StopIteration, so that the message would never have an outcome."""
+    try:
+        return handler(message)
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        raise RuntimeError(f"the handler raised {error!r}") from error
 
 
 def traced(

@@ -191,3 +191,23 @@ async def test_messages_that_have_arrived_are_taken_without_waiting(
         for _ in range(150):
             assert await inbox.get(0) is not None
         assert await inbox.get(0) is None
+
+
+@pytest.mark.parametrize("error", [StopIteration(), SystemExit(3), KeyboardInterrupt()])
+async def test_a_plain_handler_fails_by_whatever_it_raises(
+    aerobee_broker: EmbeddedBroker, error: BaseException
+) -> None:
+    tries: list[Message] = []
+
+    def handle(message: Message) -> None:
+        tries.append(message)
+        if len(tries) == 1:
+            raise error
+
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+        async with mq.consumer("orders", group="g", options=ConsumerOptions(backoff=[0])) as inbox:
+            running = asyncio.create_task(inbox.run(handle, concurrency=1))
+            await until(lambda: len(tries) == 2)
+        await running
+    assert tries[1].failure == f"RuntimeError: the handler raised {error!r}"
