@@ -162,6 +162,8 @@ class Accumulator:
 
     async def wait_for_space(self) -> None:
         while self.is_full:
+            for lane in self._lanes.values():
+                self._close(lane)  # lingering is of no use: no message can join these batches
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._space_waiters.append(waiter)
             await waiter

@@ -186,6 +186,14 @@ async def test_a_full_buffer_makes_send_wait(aerobee_broker: EmbeddedBroker) -> 
         assert len(await stored(mq, "orders")) == 500
 
 
+async def test_a_full_buffer_is_sent_without_lingering(aerobee_broker: EmbeddedBroker) -> None:
+    async with aerobee_broker.connect() as mq:
+        async with mq.producer("orders", linger=3600, buffer_bytes=1000) as orders:
+            for number in range(20):
+                await orders.send(b"x" * 400, order_key=str(number % 3))
+        assert len(await stored(mq, "orders")) == 20
+
+
 async def test_failures_of_buffered_messages_are_raised_on_leaving_the_block() -> None:
     async with (
         EmbeddedBroker(autoCreateTopicEnable="false") as broker,

@@ -105,11 +105,15 @@ async def test_a_send_that_waited_for_space_is_refused_once_the_block_is_left(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"first")
+        transport = transport_to(mq, aerobee_broker.address)
+        transport.pause_reading()
         async with mq.producer("orders", linger=5, buffer_bytes=1000) as orders:
             await orders.send(b"x" * 1000)
             waiting = asyncio.create_task(orders.send(b"late"))
             await until(lambda: orders._accumulator._space_waiters)
             assert not waiting.done()
+            transport.resume_reading()
         with pytest.raises(Closed):
             await waiting
         assert orders.buffered == 0
