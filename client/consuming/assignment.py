@@ -119,6 +119,7 @@ class Assignment:
             for process_queue in self._queues.values():
                 process_queue.revoked = True
             self._queues.clear()
+            self._consumer.forget_revoked()  # it may be entered again
             self._notify_rebalance(before)
             await self._core.presence.leave_consumer(self._consumer.group)
 
@@ -304,7 +305,7 @@ class Assignment:
         self._queues.pop(process_queue.queue, None)
         if process_queue.reader is not None and process_queue.reader is not asyncio.current_task():
             process_queue.reader.cancel()
-        self._consumer.forget(process_queue)
+        self._consumer.forget_revoked()
 
     async def _keep_or_give_up(self, process_queue: ProcessQueue, *, keep: bool) -> None:
         was_leaving, process_queue.leaving = process_queue.leaving, not keep

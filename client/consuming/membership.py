@@ -131,8 +131,8 @@ class Membership:
         if process_queue.leaving:
             self.request_rebalance()
 
-    def forget(self, process_queue: ProcessQueue) -> None:
-        """A queue was given up: drop its unfinished messages."""
+    def forget_revoked(self) -> None:
+        """Queues were given up: drop their unfinished messages."""
         self.unfinished = self._bytes = 0
         kept = [
             message

@@ -196,3 +196,15 @@ async def test_a_paused_queue_that_goes_to_another_member_and_comes_back_is_paus
             inbox.resume(inbox.queues)
             await fill(mq, "orders", 10)
             assert len(await take(inbox, 10)) == 10
+
+
+async def test_a_consumer_that_is_entered_again_gets_what_it_had_not_finished(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
+    async with aerobee_broker.connect() as mq:
+        await fill(mq, "orders", 10, order_key="one queue")
+        inbox = mq.consumer("orders", group="g", options=ConsumerOptions(prefetch_count=1))
+        async with inbox:
+            assert (await inbox.get()).body == b"0"
+        async with inbox:
+            assert [int(row.body) for row in await take(inbox, 10)] == list(range(10))
