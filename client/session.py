@@ -73,6 +73,8 @@ class ClientSession:
 
     async def open(self) -> None:
         """Connect to the first name server that answers; the error says why none did."""
+        if self._core is not None:
+            return  # as `async with` does with what was awaited before
         remoting = Remoting(
             lambda connection, command: answer_broker(self.members, connection, command),
             credentials=self._credentials,

@@ -76,3 +76,15 @@ async def test_a_rebalance_is_reported(aerobee_broker: EmbeddedBroker) -> None:
             await until(lambda: len(told) == 3)
             assert len(told[2][0]) == 2 and told[2][1] == []
         assert len(told) == 4 and len(told[3][1]) == 4
+
+
+async def test_a_connection_that_was_awaited_and_is_entered_is_made_once(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
+    opening = aerobee_broker.connect()
+    mq = await opening
+    async with opening as again:
+        assert again is mq
+        assert sum(task.get_name() == "heartbeats" for task in asyncio.all_tasks()) == 1
+        assert (await mq.send("orders", b"x")).ok
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "heartbeats"]
