@@ -149,6 +149,8 @@ class ClientSession:
                 except Exception as error:  # the others still have to commit and leave
                     errors.append(error)
         finally:
+            for consumer in list(self.members.consumers.values()):  # the caller was cancelled
+                consumer._close_later()
             tasks = [*self._tasks, *self.members.tasks]
             for task in tasks:
                 task.cancel()

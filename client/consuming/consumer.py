@@ -102,7 +102,7 @@ class Consumer:
         await asyncio.shield(closing)
 
     def _close_later(self) -> None:
-        """For a handler that blocks a thread: the closing waits for it to return."""
+        """For one that cannot wait for the closing, such as a handler that blocks a thread."""
         if self._siblings.get(self.group) is self and self._closing is None:
             self._begin_to_close(list(self._workers))
 

@@ -93,9 +93,11 @@ class TransactionProducer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
-        await self._leave()
+        try:
+            if self._tasks:
+                await asyncio.wait(list(self._tasks))
+        finally:
+            await self._leave()
 
     async def _leave(self) -> None:
         self._checks.pop(self.group, None)
