@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
-from aerobee.client.client import Client, connect
+from aerobee.client.client import Client
 from aerobee.client.consuming.consumer import Consumer
 from aerobee.client.consuming.handling import Handler
 from aerobee.client.consuming.options import ConsumerOptions, Start
@@ -105,14 +105,40 @@ class Worker:
                 "the worker has no handler: declare one with @app.handler(topic, group=...)"
             )
         self._stop = asyncio.Event()
-        opened = connect(
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            client = await self._connected(stopping)
+            if client is not None:
+                await self._work(client, stopping, concurrency)
+        finally:
+            stopping.cancel()
+            self._client = None
+
+    async def _connected(self, stopping: asyncio.Task[bool]) -> Client | None:
+        """The client; None when `stop` came first, as it may while there is no cluster."""
+        client = Client(
             self.url,
             timeout=self._timeout,
             wait=self._wait,
             serializer=self._serializer,
             telemetry=self._telemetry,
         )
-        async with opened as self._client, AsyncExitStack() as consumers:
+        opening = asyncio.create_task(client.open())
+        is_tried = False
+        try:
+            await asyncio.wait([opening, stopping], return_when=asyncio.FIRST_COMPLETED)
+            is_tried = opening.done()
+        finally:
+            if not is_tried:
+                opening.cancel()
+                await asyncio.wait([opening])
+                await client.close()
+        return await opening if is_tried else None
+
+    async def _work(
+        self, client: Client, stopping: asyncio.Task[bool], concurrency: int | None
+    ) -> None:
+        async with client as self._client, AsyncExitStack() as consumers:
             runs = []
             for row in self._declared:
                 inbox = await consumers.enter_async_context(row.join(self._client))
@@ -122,14 +148,9 @@ class Worker:
                     time_limit=row.time_limit,
                 )
                 runs.append(asyncio.create_task(handling))
-            stopping = asyncio.create_task(self._stop.wait())
-            try:
-                await asyncio.wait([stopping, *runs], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                stopping.cancel()
+            await asyncio.wait([stopping, *runs], return_when=asyncio.FIRST_COMPLETED)
             await consumers.aclose()
             await asyncio.gather(*runs)
-        self._client = None
 
     def stop(self) -> None:
         """End `run` once the running handlers have finished."""

@@ -182,3 +182,17 @@ async def test_a_worker_runs_inside_a_program_too(aerobee_broker: EmbeddedBroker
         async with asyncio.timeout(10):
             await running
     assert seen == [b"x"]
+
+
+async def test_a_worker_that_waits_for_its_cluster_can_be_stopped() -> None:
+    app = Worker("mq://127.0.0.1:1", wait=3600)
+
+    @app.handler("jobs", group="workers")
+    async def work(message: Message) -> None:
+        raise AssertionError
+
+    running = asyncio.create_task(app.run())
+    await until(lambda: app._stop is not None)
+    app.stop()
+    async with asyncio.timeout(20):
+        await running
