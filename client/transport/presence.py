@@ -66,10 +66,11 @@ class Presence:
         connection.flush_mode = answer.ext.get("flushDiskType")
 
     async def beat(self) -> None:
-        """Send a heartbeat to every broker of the routes in use, now."""
-        if not (self._producers or self._consumers):
-            return
+        """Send a heartbeat to every broker of the routes in use, now. A client without groups has
+        nothing to tell, but learns which of its connections are dead."""
         addresses = self._routes.broker_addresses
+        if not (self._producers or self._consumers):
+            addresses = {address for address in addresses if self._remoting.known(address)}
         await asyncio.gather(*(self._beat_one(address) for address in addresses))
 
     async def _beat_one(self, address: str) -> None:

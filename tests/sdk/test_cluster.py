@@ -8,7 +8,7 @@ from sdk.reading import take, transport_to
 from sdk.two_brokers import on_both, pair
 from waiting import until
 
-from aerobee import Client, NotFound, RequestTimeout, connect
+from aerobee import Client, NotFound, RequestTimeout, Unconfirmed, connect
 from aerobee.client import session
 from aerobee.protocol.files.ids import encode_host, offset_message_id, parse_offset_message_id
 from aerobee.testing import EmbeddedBroker
@@ -121,6 +121,23 @@ async def test_a_connection_that_answers_no_heartbeat_is_recreated(
             async with aerobee_broker.connect() as other:
                 await other.send("orders", b"two")
             assert (await inbox.get()).body == b"two"
+
+
+async def test_a_client_that_only_sends_recreates_a_silent_connection_too(
+    aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "HEARTBEAT_SECONDS", 0.2)
+    async with aerobee_broker.connect(timeout=0.3) as mq:
+        await mq.send("orders", b"one")
+        silence(mq, aerobee_broker.address)
+
+        async def is_sent() -> bool:
+            try:
+                return (await mq.send("orders", b"two")).ok
+            except Unconfirmed:
+                return False
+
+        await until(is_sent, 20)
 
 
 async def test_a_silent_connection_to_a_name_server_is_recreated(
