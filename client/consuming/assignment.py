@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from aerobee.client.background import every
@@ -69,7 +70,7 @@ class Assignment:
         if not consumer.broadcast:
             return BrokerOffsets(core.remoting, core.routes, consumer.group)
         default = default_offsets_path(core.routes.name_servers, consumer.group)
-        return LocalOffsets(consumer.options.state_path or default)
+        return LocalOffsets(Path(consumer.options.state_path or default))
 
     # -- life
 

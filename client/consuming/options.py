@@ -39,7 +39,7 @@ class ConsumerOptions:
     # Seconds between commits of the finished offsets.
     commit_interval: float = 5.0
     # Broadcasting: the file of this reader's offsets; None: in the user's state folder.
-    state_path: Path | None = None
+    state_path: Path | str | None = None
 
     def __post_init__(self) -> None:
         for name in ("prefetch_count", "prefetch_bytes", "pull_count", "commit_interval"):

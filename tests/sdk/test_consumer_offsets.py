@@ -114,6 +114,20 @@ async def test_readers_of_one_broadcast_file_do_not_disturb_each_other(tmp_path:
     assert os.listdir(tmp_path) == [path.name]
 
 
+async def test_the_file_of_a_broadcast_reader_may_be_named_by_text(
+    aerobee_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    path = tmp_path / "offsets.json"
+    options = ConsumerOptions(state_path=str(path))
+    async with aerobee_broker.connect() as mq:
+        await mq.send("news", b"x")
+        async with mq.consumer(
+            "news", group="g", broadcast=True, start="first", options=options
+        ) as inbox:
+            assert [row.body for row in await take(inbox, 1)] == [b"x"]
+    assert path.exists()
+
+
 async def test_orderly_consumers_leave_in_order_when_a_broker_is_forgotten() -> None:
     async with EmbeddedBroker(brokerName="first") as first:
         second = await pair(first)
