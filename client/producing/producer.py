@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Self
@@ -13,6 +14,8 @@ from aerobee.client.producing.accumulator import BATCH_BYTES, Accumulator, Deliv
 from aerobee.client.producing.outgoing import receipt
 from aerobee.client.producing.sender import Sender
 from aerobee.client.serializers import Serializer
+
+log = logging.getLogger("aerobee.producer")
 
 BUFFER_BYTES: Final = 32 << 20
 
@@ -144,8 +147,12 @@ class BufferedProducer:
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._closed = True
         await self._accumulator.flush()
-        if error is None:
+        try:
             self._raise_failures()
+        except SendsFailed as failed:
+            if error is None:
+                raise
+            log.error("%s; the block of the producer was left by %r", failed, error)
 
     async def send(
         self,

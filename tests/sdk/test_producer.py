@@ -211,6 +211,24 @@ async def test_failures_of_buffered_messages_are_raised_on_leaving_the_block() -
         assert isinstance(error, TopicNotFound | NoRoute)
 
 
+async def test_failures_of_buffered_messages_are_logged_when_the_block_fails_otherwise(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        EmbeddedBroker(autoCreateTopicEnable="false") as broker,
+        broker.connect(timeout=0.3) as mq,
+    ):
+        await mq.admin.create_topic("orders")
+        with pytest.raises(ZeroDivisionError):
+            async with mq.producer("orders", linger=0.001) as orders:
+                await mq.admin.delete_topic("orders")
+                await orders.send(b"one")
+                raise ZeroDivisionError
+    [said] = [row.getMessage() for row in caplog.records if row.name == "aerobee.producer"]
+    assert said.startswith("1 buffered message(s) were not delivered")
+    assert said.endswith("the block of the producer was left by ZeroDivisionError()")
+
+
 async def test_an_unknown_topic_without_auto_creation_is_a_clear_error() -> None:
     async with (
         EmbeddedBroker(autoCreateTopicEnable="false") as broker,
