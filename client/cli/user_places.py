@@ -17,7 +17,13 @@ from aerobee.client.admin.users import Users
 from aerobee.client.cli.common import failure_of
 from aerobee.client.cli.failures import Failure
 from aerobee.client.client import Client
-from aerobee.client.errors import AerobeeError, ConnectionLost, RequestTimeout, Unconfirmed
+from aerobee.client.errors import (
+    AerobeeError,
+    ConnectionLost,
+    NotFound,
+    RequestTimeout,
+    Unconfirmed,
+)
 
 _UNCERTAIN: Final = (ConnectionLost, RequestTimeout, Unconfirmed)  # it may have been done
 
@@ -87,9 +93,15 @@ class Wire:
         self._replication = mq.admin.replication
 
     async def _addresses(self) -> list[str]:
-        """The brokers to change: not slaves that copy their master's users."""
+        """The brokers to change: not slaves that copy their master's users. NotFound when there is
+        none: a user whose secret is shown must be on some broker."""
         brokers = await self._brokers()
-        return [each.address for each in brokers if not each.number or not await self._copies(each)]
+        found = [
+            each.address for each in brokers if not each.number or not await self._copies(each)
+        ]
+        if not found:
+            raise NotFound("the name servers know no broker that keeps users of its own")
+        return found
 
     async def _copies(self, slave: Broker) -> bool:
         status = await self._replication(slave.address)

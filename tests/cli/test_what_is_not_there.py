@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from aerobee_command import aerobee
 
+from aerobee.broker.daemon.namesrv import AppNameServer
+from aerobee.broker.settings import Settings
 from aerobee.testing import EmbeddedBroker
 
 
@@ -68,3 +70,27 @@ async def test_a_damaged_record_is_not_dumped_as_a_good_one(
     assert "damaged: " in output.err and "checksum" in output.err
     if "--key" not in chosen:
         assert "sound message 0" in output.out and "sound message 2" in output.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("user", "add", "bob"),
+        ("user", "rotate", "bob"),
+        ("user", "remove", "bob", "--yes"),
+        ("user", "list"),
+        ("acl", "grant", "bob", "Pub", "Topic:orders"),
+        ("acl", "revoke", "bob"),
+        ("acl", "show"),
+    ],
+)
+async def test_users_of_a_cluster_without_brokers_are_not_found(
+    tmp_path: Path, words: Sequence[str]
+) -> None:
+    names = AppNameServer(Settings(namesrv_listen_port=0, store_path_root_dir=str(tmp_path)))
+    await names.start()
+    try:
+        said = await aerobee(*words, url=f"mq://127.0.0.1:{names.namesrv_port}", code=3)
+    finally:
+        await names.stop()
+    assert "know no broker" in said.err and not said.out
