@@ -8,18 +8,25 @@ import re
 import struct
 import termios
 from collections.abc import Sequence
+from pathlib import Path
 
 from aerobee_command import call_warm
 
 
 async def typed(
-    words: Sequence[str], *, until: str = "", answer: str = "", columns: int = 80
+    words: Sequence[str],
+    *,
+    until: str = "",
+    answer: str = "",
+    columns: int = 80,
+    into: Path | None = None,
 ) -> tuple[int, str]:
     """Run `aerobee`; once `until` has been shown, type the answer. Gives exit code and all it
-    showed."""
+    showed. Its stdout may go into a file."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    streams = (slave, os.dup(slave), os.dup(slave))
+    out = os.dup(slave) if into is None else os.open(into, os.O_WRONLY | os.O_CREAT)
+    streams = (slave, out, os.dup(slave))
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
     call = call_warm(words, *streams, environment=environment)
     shown = bytearray()

@@ -60,7 +60,7 @@ def confirmed(question: str) -> Callable[[Callable[..., Any]], Callable[..., Any
             if not yes:
                 if sys.stdin is None or not sys.stdin.isatty():
                     raise click.UsageError(f"{text} Without a terminal --yes says so")
-                click.confirm(text, abort=True)
+                click.confirm(text, abort=True, err=True)  # stdout may be a file or a pipe
             return command(**options)
 
         return run

@@ -163,6 +163,7 @@ async def promote(
         click.confirm(
             f"{address} becomes the master; what only the old one has is lost. Continue?",
             abort=True,
+            err=True,
         )
     try:
         epoch = await mq.admin.promote(

@@ -1,6 +1,8 @@
 """Commands that change or remove something: they refuse likely mistakes."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from aerobee_command import aerobee
@@ -158,6 +160,18 @@ async def test_deleting_at_a_terminal_asks_by_name(
     assert code == 130 and f"Delete {words[0]} {words[2]}" in shown
     code, shown = await typed(command, until=words[2], answer="y\n")
     assert code == 0 and f"{words[0]} {words[2]} is deleted" in shown
+
+
+async def test_the_question_is_no_part_of_the_output(
+    aerobee_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+    command = ["topic", "delete", "orders", "--json", "--url", aerobee_broker.url]
+    into = tmp_path / "out.json"
+    code, shown = await typed(command, until="Delete topic orders", answer="y\n", into=into)
+    assert code == 0, shown
+    assert json.loads(into.read_text()) == {"deleted": "orders"}
 
 
 async def test_a_topic_made_by_command_has_as_many_queues_as_one_made_by_sending(
