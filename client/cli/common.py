@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from aerobee.client.cli.failures import (
+    FAILED,
     NOT_FOUND,
     UNKNOWN,
     UNREACHED,
@@ -32,6 +33,7 @@ from aerobee.client.errors import (
     NoRoute,
     NotFound,
     RequestTimeout,
+    SendsFailed,
     Unconfirmed,
 )
 from aerobee.protocol.names import RETRY_PREFIX
@@ -65,7 +67,14 @@ def failure_of(error: AerobeeError) -> Failure:
     text = str(error)
     for said, option in _OPTIONS.items():
         text = text.replace(said, option)
-    return Failure(text, next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1))
+    return Failure(text, _exit_code(error))
+
+
+def _exit_code(error: AerobeeError) -> int:
+    if isinstance(error, SendsFailed):  # that of its messages; an unknown outcome is the worst
+        codes = {_exit_code(one) for _, one in error.failures}
+        return UNKNOWN if UNKNOWN in codes else codes.pop() if len(codes) == 1 else FAILED
+    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,17 @@ import pytest
 from aerobee_command import aerobee, ended
 from terminals import typed
 
-from aerobee import Client, ConsumerOptions
+from aerobee import (
+    AerobeeError,
+    Client,
+    ConnectFailed,
+    ConsumerOptions,
+    NotFound,
+    SendsFailed,
+    Unconfirmed,
+)
 from aerobee.client.cli import cli
+from aerobee.client.cli.common import failure_of
 from aerobee.testing import EmbeddedBroker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -266,3 +275,17 @@ async def test_what_a_message_does_not_have_is_a_dash_in_a_table(
         await mq.send("orders", b"body")
     done = await aerobee("message", "time", "orders", url=aerobee_broker.url)
     assert re.search(r"[0-9A-F]{32} +- +- +body", done.out), done.out
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ([ConnectFailed("x"), Unconfirmed("x", message_id="", topic=""), NotFound("x")], 5),
+        ([ConnectFailed("x"), ConnectFailed("x")], 4),
+        ([ConnectFailed("x"), NotFound("x")], 1),
+    ],
+)
+def test_lines_that_were_not_sent_give_the_exit_code_of_their_errors(
+    errors: list[AerobeeError], code: int
+) -> None:
+    assert failure_of(SendsFailed([(b"x", error) for error in errors])).status == code
