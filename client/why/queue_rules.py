@@ -119,7 +119,7 @@ def _skipped(case: Case) -> Said | None:
 
 def _move_back(case: Case) -> str:
     group, topic = case.group.group, case.placed.copy.topic
-    return f"to have it read: aerobee offsets reset {group} {topic} --to TIME"
+    return f"to have it read: aerobee offsets reset {group} {topic} --to-time TIME"
 
 
 def _conflict(case: Case) -> Said | None:

@@ -28,3 +28,19 @@ async def test_exit_code_3_says_that_it_is_nowhere(aerobee_broker: EmbeddedBroke
     assert "every group  NOT FOUND: " in result.out
     output = (await aerobee("why", "0" * 32, "--json", "--topic", "orders", url=url, code=3)).json
     assert output["groups"][0]["group"] == "*" and output["life"] == []
+
+
+async def test_the_remedy_of_a_reset_is_a_command_that_works(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
+    url = aerobee_broker.url
+    sent = (await aerobee("send", "orders", "hello", "--json", url=url)).json
+    await aerobee("group", "create", "billing", url=url)
+    await aerobee("offsets", "reset", "billing", "orders", "--to-last", url=url)
+    words = ("why", sent["message_id"], "--group", "billing", "--json")
+    [row] = (await aerobee(*words, url=url)).json["groups"]
+    assert row["verdict"] == "skipped_by_reset"
+    command = row["remedy"].partition("aerobee ")[2].replace("TIME", "1h")
+    await aerobee(*command.split(), url=url)
+    [row] = (await aerobee(*words, url=url)).json["groups"]
+    assert row["verdict"] == "offline"
