@@ -137,6 +137,20 @@ async def test_pages_of_many_queues_are_in_the_order_of_time() -> None:
             await messages.find(view, {"topic": "many", "mode": "time", "cursor": "broken"})
 
 
+async def test_the_last_millisecond_of_a_time_is_part_of_it() -> None:
+    async with EmbeddedBroker() as broker, viewing(broker.url) as view:
+        await view.admin.create_topic("t", queues=1)
+        stored: list[int] = []
+        for _ in range(40):
+            await view.mq.send("t", b"x")
+            await broker.advance(seconds=0.007)
+        async for message in view.mq.find("t"):
+            stored.append(message.stored.store_timestamp)
+        for number, until in enumerate(stored, 1):
+            params = {"topic": "t", "mode": "time", "until": str(until)}
+            assert len((await messages.find(view, params))["messages"]) == number
+
+
 async def test_a_filter_leaves_out_what_it_does_not_select() -> None:
     async with EmbeddedBroker() as broker, viewing(broker.url) as view:
         for number in range(60):

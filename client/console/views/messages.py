@@ -103,7 +103,10 @@ async def _between(
     view: View, queue: MessageQueue, low: int, end: int, since: float | None, until: float | None
 ) -> Reach:
     first = low if since is None else await view.mq.offset_at(queue, since)
-    last = end if until is None else await view.mq.offset_at(queue, until + 0.001)
+    if until is None:
+        return Reach(queue, max(low, first), end)
+    after = (round(until * 1000) + 1) / 1000  # in whole ms: until + 0.001 may round to `until`
+    last = await view.mq.offset_at(queue, after)
     return Reach(queue, max(low, first), min(end, last) if last >= 0 else end)
 
 
