@@ -151,6 +151,21 @@ async def test_the_last_millisecond_of_a_time_is_part_of_it() -> None:
             assert len((await messages.find(view, params))["messages"]) == number
 
 
+async def test_an_export_that_was_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "EXPORT_MAX", 500)
+    async with EmbeddedBroker() as broker, viewing(broker.url) as view:
+        async with view.mq.producer("t", linger=0) as producer:
+            for _ in range(501):
+                await producer.send(b"x")
+        found = (await messages.export(view, {"topic": "t"})).body.splitlines()
+        assert len(found) == 501
+        assert found[-1] == b'{"stopped":"at 500 messages"}'
+        monkeypatch.setattr(messages, "EXPORT_MAX", 501)
+        found = (await messages.export(view, {"topic": "t"})).body.splitlines()
+        assert len(found) == 501
+        assert b"stopped" not in found[-1]
+
+
 async def test_a_filter_leaves_out_what_it_does_not_select() -> None:
     async with EmbeddedBroker() as broker, viewing(broker.url) as view:
         for number in range(60):

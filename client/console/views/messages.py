@@ -153,14 +153,14 @@ async def _all(view: View, topic: str, params: Params) -> list[Message]:
     if mode == "id":
         return [await view.mq.message(need(params, "id").strip(), topic=topic)]
     if mode == "key":
-        found = view.mq.find(topic, key=need(params, "key").strip(), limit=EXPORT_MAX)
+        found = view.mq.find(topic, key=need(params, "key").strip(), limit=EXPORT_MAX + 1)
         return [message async for message in found]
     if mode == "latest":
         limit = number(params, "limit", LIMIT, 1, EXPORT_MAX)
         return (await _latest(view, topic, limit, params)).messages
     reaches = await _reaches(view, topic, mode, {**params, "cursor": ""})
     rows: list[Message] = []
-    while len(rows) < EXPORT_MAX and any(row.at < row.end for row in reaches):
+    while len(rows) <= EXPORT_MAX and any(row.at < row.end for row in reaches):  # one too many
         rows += (await read_page(view.mq, reaches, 500, **_filter(params))).messages
     return rows
 
