@@ -79,6 +79,17 @@ def test_01_a_message_is_found_by_key_id_and_time_and_read(page: Page, seen: See
     expect(rows(page, "Messages")).to_have_count(100)
 
 
+def test_01_numbers_of_a_body_are_shown_as_they_are(page: Page, seen: Seen) -> None:
+    body = b'{"id": 9007199254740993, "prices": [1.10, {}], "text": "{,}"}'
+    sent = seen.run(seen.mq.send("shipments", body))
+    page.goto(f"{seen.reader}message?topic=shipments&id={sent.message_id}")
+    shown = page.get_by_role("region", name="Body of the message")
+    expect(shown).to_contain_text('"id": 9007199254740993')
+    assert shown.text_content() == (
+        '{\n  "id": 9007199254740993,\n  "prices": [\n    1.10,\n    {}\n  ],\n  "text": "{,}"\n}'
+    )
+
+
 def test_01_the_header_finds_a_message_whose_topic_nobody_names(page: Page, seen: Seen) -> None:
     page.goto(seen.reader)
     expect(page.get_by_label("Search")).to_be_visible()

@@ -77,3 +77,29 @@ export function localInput(ms) {
   const when = new Date(ms);
   return `${date(ms)}T${pad(when.getHours())}:${pad(when.getMinutes())}:${pad(when.getSeconds())}`;
 }
+
+const DEPTH_MAX = 64; // deeper levels are not set off any further
+
+// JSON, one member a line. Its text is laid out as it is: parsed values would show numbers beyond
+// 2^53 rounded.
+export function indented(json) {
+  const tokens = json.match(/"(?:[^"\\]|\\.)*"|[[\]{},:]|[^\s"[\]{},:]+/g) ?? [];
+  const line = () => `\n${"  ".repeat(Math.min(level, DEPTH_MAX))}`;
+  let level = 0;
+  let found = "";
+  tokens.forEach((token, index) => {
+    if (token === "{" || token === "[") {
+      level += 1;
+      found += token;
+      if (tokens[index + 1] !== "}" && tokens[index + 1] !== "]") found += line();
+    } else if (token === "}" || token === "]") {
+      level -= 1;
+      found += tokens[index - 1] === "{" || tokens[index - 1] === "[" ? token : line() + token;
+    } else if (token === ",") {
+      found += `,${line()}`;
+    } else {
+      found += token === ":" ? ": " : token;
+    }
+  });
+  return found;
+}

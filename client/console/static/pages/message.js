@@ -1,7 +1,7 @@
 // One message: its body, its properties, its life, and what became of it in each group.
 import { address, post } from "../lib/api.js";
 import { badge, groupLink, h, link, path, put, query, topicLink, visible } from "../lib/dom.js";
-import { bytes, moment } from "../lib/format.js";
+import { bytes, indented, moment } from "../lib/format.js";
 import { button, dialog, doing, field, note, select } from "../lib/forms.js";
 import { table } from "../lib/table.js";
 import { sendDialog } from "./send.js";
@@ -91,8 +91,8 @@ function drawBody(place, message) {
   const data = body.base64 !== undefined ? Uint8Array.from(atob(body.base64), (sign) => sign.charCodeAt(0)) : new TextEncoder().encode(body.text);
   const views = body.text === undefined ? {} : { Text: () => body.text };
   try {
-    const value = JSON.parse(body.text);
-    views.JSON = () => JSON.stringify(value, null, 2);
+    JSON.parse(body.text);
+    views.JSON = () => indented(body.text);
   } catch {
     // no JSON
   }
