@@ -322,6 +322,15 @@ def test_11_a_test_message_is_sent(page: Page, seen: Seen) -> None:
     assert [row.properties["origin"] for row in seen.run(stored())] == ["console"]
 
 
+def test_11_only_a_body_that_is_shown_whole_is_edited(page: Page, seen: Seen) -> None:
+    for body, can_be in ((b"x" * 1000, True), (b"\xff\x00", False), (b"ab " * 30_000, False)):
+        sent = seen.run(seen.mq.send("shipments", body))
+        page.goto(f"{seen.writer}message?topic=shipments&id={sent.message_id}")
+        edit = page.get_by_role("button", name="Edit and send as new")
+        expect(edit).to_be_visible()
+        assert edit.is_enabled() == can_be
+
+
 def test_12_results_are_exported_as_json_lines_and_as_csv(
     page: Page, seen: Seen, tmp_path: Path
 ) -> None:

@@ -54,10 +54,18 @@ export function messagePage(root, context) {
       drawBody(body, message);
       put(tools,
         message.body ? h("a", { class: "button", download: "", href: address("export", { topic, mode: "id", id }) }, "Export") : null,
-        context.session.write ? button("Edit and send as new…", () => sendDialog(context, { ...message, title: "Send as a new message", body: message.body?.text || "" }), "") : null,
+        context.session.write ? editButton(context, message) : null,
         context.session.write ? button("Resend to a group…", () => resend(context, found), "") : null);
     },
   };
+}
+
+// Of other bodies the dialog would have nothing, or the beginning, and send that.
+function editButton(context, message) {
+  const body = message.body;
+  const whole = body?.text !== undefined && body.shown === body.size;
+  const edit = () => sendDialog(context, { ...message, title: "Send as a new message", body: body.text });
+  return button("Edit and send as new…", edit, "", whole ? {} : { disabled: true, title: "Only text that is shown whole can be edited" });
 }
 
 function event(row) {
