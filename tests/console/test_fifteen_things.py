@@ -17,7 +17,7 @@ from aerobee.client.message import Message
 from console.world import ORDERS, UNREAD
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Route
 
     from console.conftest import Seen
 
@@ -97,6 +97,22 @@ def test_01_the_header_finds_a_message_whose_topic_nobody_names(page: Page, seen
     page.keyboard.type(seen.world.ids[11])
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name=seen.world.ids[11])).to_be_visible()
+
+
+def test_01_topics_that_could_not_be_searched_are_named(page: Page, seen: Seen) -> None:
+    def refuse(route: Route) -> None:
+        route.fulfill(status=502, json={"error": "no connection to its broker"})
+
+    page.route("**/api/messages?topic=payments&**", refuse)
+    page.goto(f"{seen.reader}messages?mode=key&key=nowhere&everywhere=1")
+    said = page.get_by_text("0 found in")
+    expect(said).to_contain_text("1 could not be searched: no connection to its broker")
+
+
+def test_01_a_message_is_found_once_by_its_offset_id(page: Page, seen: Seen) -> None:
+    sent = seen.run(seen.mq.send("shipments", b"found once"))
+    page.goto(f"{seen.reader}messages?mode=id&id={sent.offset_message_id}&everywhere=1")
+    expect(page.get_by_role("region", name="Body of the message")).to_contain_text("found once")
 
 
 def test_02_the_tail_shows_what_comes_and_says_what_it_left_out(page: Page, seen: Seen) -> None:

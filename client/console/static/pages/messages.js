@@ -38,14 +38,22 @@ async function everywhere(content, context, topics) {
   put(content, said, h("section", { class: "panel flush" }, found.element));
   put(said, note(`Looking for ${mode} “${mode === "id" ? id : key}” in ${topics.length} topics…`));
   const rows = [];
+  const failures = [];
   const look = async (row) => {
-    const answer = await context.ask("messages", { topic: row.topic, mode, id, key }).catch(() => ({ messages: [] }));
-    rows.push(...answer.messages);
+    try {
+      const answer = await context.ask("messages", { topic: row.topic, mode, id, key });
+      const known = new Set(rows.map((one) => one.offset_id)); // an offset id is found by any topic
+      rows.push(...answer.messages.filter((one) => !known.has(one.offset_id)));
+    } catch (error) {
+      if (error.status !== 404) failures.push(error.message); // 404: it is not in this topic
+    }
     found.update(rows);
   };
   for (let at = 0; at < topics.length; at += 4) await Promise.all(topics.slice(at, at + 4).map(look));
-  put(said, note(`${rows.length} found in ${topics.length} topics for ${mode} “${mode === "id" ? id : key}”.`));
-  if (rows.length === 1) context.go(query(path("message"), { topic: rows[0].topic, id: rows[0].id }), true);
+  const searched = topics.length - failures.length;
+  const unsearched = failures.length ? ` ${failures.length} could not be searched: ${failures[0]}` : "";
+  put(said, note(`${rows.length} found in ${searched} topics for ${mode} “${mode === "id" ? id : key}”.${unsearched}`, unsearched ? "warn" : ""));
+  if (rows.length === 1 && !failures.length) context.go(query(path("message"), { topic: rows[0].topic, id: rows[0].id }), true);
 }
 
 function results() {
