@@ -169,8 +169,18 @@ def timestamp_ms(moment: datetime | float | int) -> int:
         raise Misuse(f"{moment!r} is not a time") from None
 
 
-def _time(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
+def time_of(ms: int) -> datetime:
+    """The time of a message; one outside of the years 1 to 9999 is the nearest one inside.
+
+    A producer may give any number as the time of birth.
+    """
+    return datetime.fromtimestamp(min(max(ms, _MS_MIN), _MS_MAX) / 1000, UTC)
+
+
+_DAY_MS: Final = 86_400_000
+# A day less, for it to be a time in every time zone.
+_MS_MIN: Final = round(datetime.min.replace(tzinfo=UTC).timestamp()) * 1000 + _DAY_MS
+_MS_MAX: Final = round(datetime.max.replace(tzinfo=UTC).timestamp()) * 1000 - 2 * _DAY_MS
 
 
 class DeliveringQueue(Protocol):
@@ -290,11 +300,11 @@ class Received:
 
     @property
     def stored_at(self) -> datetime:
-        return _time(self.stored.store_timestamp)
+        return time_of(self.stored.store_timestamp)
 
     @property
     def born_at(self) -> datetime:
-        return _time(self.stored.born_timestamp)
+        return time_of(self.stored.born_timestamp)
 
     def __repr__(self) -> str:
         where = f"{self.queue.broker_name}/{self.queue.topic}/{self.queue.queue_id}"

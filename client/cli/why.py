@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import click
 
 from aerobee.client.cli.common import CommonOptions, connected
@@ -11,6 +9,7 @@ from aerobee.client.cli.completing import groups, topics
 from aerobee.client.cli.failures import NOT_FOUND
 from aerobee.client.cli.output import cell, print_json, visible
 from aerobee.client.client import Client
+from aerobee.client.message import time_of
 from aerobee.client.why.answer import ANY_GROUP, LifeEvent, Why
 
 
@@ -52,7 +51,7 @@ def _print(answer: Why) -> None:
 
 
 def _line(event: LifeEvent) -> str:
-    moment = cell(datetime.fromtimestamp(event.at / 1000).astimezone()) if event.at else "?"
+    moment = cell(time_of(event.at)) if event.at else "?"
     facts = dict(event.facts)
     broker, queue, offset = (facts.pop(name, None) for name in ("broker", "queue", "offset"))
     place = f"{event.topic}/{broker}"
@@ -71,5 +70,5 @@ def _describe_fact(name: str, value: object) -> str:
     if value in (None, "", 0):
         return ""
     if name.endswith("_at") and isinstance(value, int):
-        value = cell(datetime.fromtimestamp(value / 1000).astimezone())
+        value = cell(time_of(value))
     return f"{name.replace('_', ' ')} {value}"

@@ -17,6 +17,7 @@ from peers.tools import heed_interrupts
 from waiting import until
 
 from aerobee import AerobeeError
+from aerobee.client.producing.sender import Sender
 from aerobee.protocol.files.record import COMPRESSED
 from aerobee.testing import EmbeddedBroker
 
@@ -283,3 +284,26 @@ async def test_a_body_that_cannot_be_inflated_does_not_end_the_looking(
     assert base64.b64decode(json.loads(out)[0]["body_base64"]) == b"not deflated"
     out, _ = await aerobee("message", "id", stored.offset_message_id, url=aerobee_broker.url)
     assert "inflated" in out
+
+
+@pytest.mark.parametrize("born", [2**62, -(2**62)])
+async def test_a_time_of_birth_that_no_calendar_has_does_not_end_the_looking(
+    aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, born: int
+) -> None:
+    fields_of = Sender._ext
+
+    def born_then(sender: Sender, *arguments: object) -> dict[str, str]:
+        return fields_of(sender, *arguments) | {"g": str(born)}  # type: ignore[arg-type]
+
+    url = aerobee_broker.url
+    async with aerobee_broker.connect() as mq:
+        monkeypatch.setattr(Sender, "_ext", born_then)
+        strange = await mq.send("orders", b"strange")
+        monkeypatch.undo()
+        await mq.send("orders", b"plain")
+    output = await aerobee("consume", "orders", "--json", url=url)
+    found = {row["body"]: row for row in map(json.loads, output.out.splitlines())}
+    assert found.keys() == {"strange", "plain"}
+    assert found["strange"]["born_at"][:10] == ("9999-12-30" if born > 0 else "0001-01-02")
+    for words in (("message", "id", strange.offset_message_id), ("why", strange.message_id)):
+        await aerobee(*words, url=url)
