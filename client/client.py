@@ -345,7 +345,10 @@ class Client:
         sql: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[Message]:
-        """Stored messages: those with a key, or those of a time range (by default all)."""
+        """Stored messages: those with a key, or those of a time range (by default all).
+
+        By key the newest ones, oldest first: each broker gives at most 64 (`maxMsgsNumBatch`).
+        """
         if key is not None and (tags is not None or sql is not None):
             raise Misuse("give either a key, or tags or sql: the index finds messages by key only")
         if key is None:
@@ -365,7 +368,7 @@ class Client:
             key,
             since_ms=0 if since is None else timestamp_ms(since),
             until_ms=query.TIME_MAX if until is None else timestamp_ms(until),
-            limit=limit or 64,
+            limit=limit,
         )
         for message in found:
             yield message

@@ -32,6 +32,7 @@ from aerobee.protocol.wire.command import Command
 
 TIME_MAX: Final = 2**63 - 1
 PULL_COUNT: Final = 256
+KEY_MAX: Final = 64  # what brokers give by a key, unless they are set to more (maxMsgsNumBatch)
 PORT_MAX: Final = 65535
 
 
@@ -42,15 +43,16 @@ async def by_key(
     *,
     since_ms: int = 0,
     until_ms: int = TIME_MAX,
-    limit: int = 64,
+    limit: int | None = None,
     unique: bool = False,
 ) -> list[Message]:
-    """The messages of `topic` with that key, oldest first; with `unique` the key is their id."""
+    """The newest `limit` messages of `topic` with that key, oldest first; None: as many as the
+    brokers give. With `unique` the key is their id."""
     route = await core.routes.refresh(topic)
     ext = {
         "topic": topic,
         "key": key,
-        "maxNum": str(limit),
+        "maxNum": str(KEY_MAX if limit is None else limit),
         "beginTimestamp": str(since_ms),
         "endTimestamp": str(until_ms),
         "indexType": "U" if unique else "K",
@@ -76,7 +78,8 @@ async def by_key(
         if message.stored.topic == topic
         and (message.message_id == key if unique else key in message.keys)
     ]
-    return sorted(found, key=lambda message: message.stored.store_timestamp)[:limit]
+    found.sort(key=lambda message: message.stored.store_timestamp)
+    return found if limit is None else found[max(0, len(found) - limit) :]
 
 
 async def by_id(core: Core, message_id: str, topic: str | None = None) -> Message:

@@ -243,7 +243,7 @@ async def by_id(common: CommonOptions, mq: Client, message_id: str, topic: str |
 @click.option("-n", "--count", type=click.IntRange(1, 10_000), default=64, show_default=True)
 @connected
 async def by_key(common: CommonOptions, mq: Client, topic: str, key: str, count: int) -> None:
-    """The messages of TOPIC with that key."""
+    """The newest messages of TOPIC with that key: of each broker 64 at most (maxMsgsNumBatch)."""
     await _print_found(common, [row async for row in mq.find(topic, key=key, limit=count)], key)
 
 

@@ -79,6 +79,31 @@ async def test_sends_go_to_the_other_broker_when_one_is_gone() -> None:
                 await second.stop()
 
 
+async def test_the_newest_messages_with_a_key_are_found_on_two_brokers() -> None:
+    async with EmbeddedBroker(brokerName="first") as first:
+        second = await pair(first)
+        try:
+            async with connect(first.url) as mq:
+                await on_both(mq, "orders", queues=1)
+                for _ in range(100):
+                    await mq.send("orders", b"x", key="k")
+
+                async def by_key(limit: int | None = None) -> list[int]:
+                    found = mq.find("orders", key="k", limit=limit)
+                    return [row.stored.store_timestamp async for row in found]
+
+                async def all_are_indexed() -> bool:
+                    return len(await by_key()) == 100
+
+                await until(all_are_indexed)
+                stored = await by_key()
+                assert stored == sorted(stored)
+                assert await by_key(limit=10) == stored[-10:]
+                assert await by_key(limit=0) == []
+        finally:
+            await second.stop()
+
+
 async def test_timers_of_two_brokers_are_listed_by_their_time_and_can_all_be_recalled() -> None:
     async with EmbeddedBroker(brokerName="first") as first:
         second = await pair(first)
