@@ -209,6 +209,8 @@ async def open_connection(
 ) -> Connection:
     """Connect to `host:port`; ConnectFailed says why not."""
     host, _, port = address.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ConnectFailed(f"no connection to {address!r}", hint="an address is host:port")
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout):

@@ -94,3 +94,11 @@ async def test_users_of_a_cluster_without_brokers_are_not_found(
     finally:
         await names.stop()
     assert "know no broker" in said.err and not said.out
+
+
+@pytest.mark.parametrize("address", ["nohost", "127.0.0.1:99999", "127.0.0.1:"])
+async def test_promoting_what_is_no_address_is_reported(
+    aerobee_broker: EmbeddedBroker, address: str
+) -> None:
+    said = await aerobee("promote", address, "--yes", url=aerobee_broker.url, code=4)
+    assert "an address is host:port" in said.err

@@ -8,7 +8,7 @@ import pytest
 from waiting import until
 
 from aerobee import connect
-from aerobee.client.errors import ConnectionLost, RequestTimeout
+from aerobee.client.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from aerobee.client.transport.connection import Connection, open_connection
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.conversation import Conversation, frame_parts
@@ -112,3 +112,11 @@ async def test_a_request_written_while_the_transport_is_closing_fails_as_lost(
         with pytest.raises(ConnectionLost):
             await asked
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "address", ["", "nohost", "localhost:", ":10911", "localhost:99999", "a:-1"]
+)
+async def test_what_is_no_address_is_not_connected_to(address: str) -> None:
+    with pytest.raises(ConnectFailed, match="an address is host:port"):
+        await open_connection(address, lambda *_: None, timeout=3)
