@@ -82,6 +82,13 @@ def _gone(story: Story) -> Said | None:
             {**searched, "unreached": story.unreached},
             "ask again when all brokers can be reached",
         )
+    if not story.brokers:
+        return (
+            WhyVerdict.UNKNOWN,
+            "the name servers know no broker that could have it",
+            searched,
+            "ask again when the brokers are registered: aerobee cluster brokers lists them",
+        )
     where = f"topic {story.topic}" if story.topic else "any topic"
     return (
         WhyVerdict.NOT_FOUND,

@@ -1,7 +1,11 @@
 """`aerobee why` as scripts and people run it."""
 
+from pathlib import Path
+
 from aerobee_command import aerobee
 
+from aerobee.broker.daemon.namesrv import AppNameServer
+from aerobee.broker.settings import Settings
 from aerobee.testing import EmbeddedBroker
 
 
@@ -44,3 +48,14 @@ async def test_the_remedy_of_a_reset_is_a_command_that_works(
     await aerobee(*command.split(), url=url)
     [row] = (await aerobee(*words, url=url)).json["groups"]
     assert row["verdict"] == "offline"
+
+
+async def test_without_a_broker_nothing_is_known(tmp_path: Path) -> None:
+    names = AppNameServer(Settings(namesrv_listen_port=0, store_path_root_dir=str(tmp_path)))
+    await names.start()
+    try:
+        url = f"mq://127.0.0.1:{names.namesrv_port}"
+        [row] = (await aerobee("why", "0" * 32, "--json", url=url)).json["groups"]
+    finally:
+        await names.stop()
+    assert row["verdict"] == "unknown" and "know no broker" in row["text"]
