@@ -118,8 +118,10 @@ async def settings(
 
 def _choose(brokers: list[Broker], name: str | None) -> list[Broker]:
     chosen = [row for row in brokers if name is None or name in (row.name, row.address)]
+    if not brokers:
+        raise NotFound("the name servers know no broker")
     if not chosen:
-        known = ", ".join(row.name for row in brokers) or "none"
+        known = ", ".join(row.name for row in brokers)
         raise NotFound(f"no broker {name!r}; the name servers know {known}")
     return chosen
 

@@ -149,8 +149,8 @@ class Routes:
             found = await self.refresh(TEMPLATE_TOPIC)
         except NoRoute:
             raise NoRoute(
-                f"topic {topic!r} does not exist and the brokers create none by themselves",
-                hint=f"`aerobee topic create {topic}`",
+                f"topic {topic!r} does not exist, and no registered broker makes topics by itself",
+                hint=f"`aerobee topic create {topic}`; `aerobee cluster brokers` lists the brokers",
             ) from None
         parts = tuple(
             BrokerQueues(

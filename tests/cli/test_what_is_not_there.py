@@ -96,6 +96,25 @@ async def test_users_of_a_cluster_without_brokers_are_not_found(
     assert "know no broker" in said.err and not said.out
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("send", "orders", "x"), "no registered broker makes topics by itself"),
+        (("cluster", "settings"), "aerobee: the name servers know no broker"),
+    ],
+)
+async def test_what_fails_for_want_of_a_broker_says_so(
+    tmp_path: Path, words: Sequence[str], text: str
+) -> None:
+    names = AppNameServer(Settings(namesrv_listen_port=0, store_path_root_dir=str(tmp_path)))
+    await names.start()
+    try:
+        said = await aerobee(*words, url=f"mq://127.0.0.1:{names.namesrv_port}", code=3)
+    finally:
+        await names.stop()
+    assert text in said.err
+
+
 @pytest.mark.parametrize("address", ["nohost", "127.0.0.1:99999", "127.0.0.1:"])
 async def test_promoting_what_is_no_address_is_reported(
     aerobee_broker: EmbeddedBroker, address: str
