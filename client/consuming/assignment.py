@@ -326,7 +326,7 @@ class Assignment:
             await order_locks.unlock(self._core, self._consumer.group, queues)
 
     def drop(self, process_queue: ProcessQueue) -> None:
-        """The queue's lock may have expired: stop reading, and try to lock it again."""
+        """Stop reading, and try to take it again: its lock may have expired."""
         self._end(process_queue)
         self._incomplete = True
         self.request()
@@ -338,6 +338,16 @@ class Assignment:
         process_queue.moved = True
         self._end(process_queue)
         self._begin(ProcessQueue(self._consumer, process_queue.queue, queue_offset))
+
+    async def begin_anew(self, process_queue: ProcessQueue) -> None:
+        """The topic was deleted and made again: read it as one that was made after the start."""
+        queue = process_queue.queue
+        log.warning("group %s: the topic of %s was made again", self._consumer.group, queue)
+        if self._consumer.broadcast:
+            self.move(process_queue, await positions.min_offset(self._core, queue))
+        else:  # the broker has deleted its offsets, too; else the group continues from them
+            self._old_queues.discard(queue)
+            self.drop(process_queue)
 
     # -- periodic: offsets and locks
 
@@ -356,7 +366,7 @@ class Assignment:
         offsets = {
             row.queue: row.commit_offset
             for row in process_queues
-            if row.commit_offset != (row.confirmed if confirm else row.committed)
+            if not row.gone and row.commit_offset != (row.confirmed if confirm else row.committed)
         }
         if not offsets:
             return

@@ -233,6 +233,9 @@ class Membership:
     def move(self, process_queue: ProcessQueue, queue_offset: int) -> None:
         self.assignment.move(process_queue, queue_offset)
 
+    async def begin_anew(self, process_queue: ProcessQueue) -> None:
+        await self.assignment.begin_anew(process_queue)
+
     def subscription(self, topic: str) -> Subscription:
         return self.assignment.subscriptions[topic]
 

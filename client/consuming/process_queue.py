@@ -42,6 +42,7 @@ class ProcessQueue:
         "busy",
         "committed",
         "confirmed",
+        "gone",
         "in_hand",
         "leaving",
         "locked_until",
@@ -63,6 +64,7 @@ class ProcessQueue:
         self.confirmed = -1  # as acknowledged
         self.revoked = False
         self.moved = False  # revoked because this member goes on from another offset
+        self.gone = False  # its topic was deleted: offsets mean nothing in one made anew
         self.running = asyncio.Event()  # cleared by pause
         self.running.set()
         self.unfinished_bytes = 0

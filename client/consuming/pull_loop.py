@@ -9,8 +9,9 @@ from typing import Final
 from aerobee.client.consuming.group_member import GroupMember
 from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.consuming.pulling import PullStatus, pull
-from aerobee.client.errors import AerobeeError, BrokerError, Closed
+from aerobee.client.errors import AerobeeError, BrokerError, Closed, TopicNotFound
 from aerobee.client.transport.remoting import log_level
+from aerobee.client.transport.routes import MASTER
 
 log = logging.getLogger("aerobee.consumer")
 
@@ -25,7 +26,7 @@ SUBSCRIPTION_CODES: Final = frozenset((24, 25, 27, 28))  # fixed by the next hea
 async def read_queue(consumer: GroupMember, process_queue: ProcessQueue) -> None:
     """Runs until cancelled, when the queue is revoked."""
     pause = 0.1
-    broker_number = 0
+    broker_number = MASTER
     queue = process_queue.queue
     core = consumer.core
     subscription = consumer.subscription(queue.topic)
@@ -35,6 +36,7 @@ async def read_queue(consumer: GroupMember, process_queue: ProcessQueue) -> None
         if process_queue.span >= SPAN_MAX:
             await _wait_for_the_oldest(consumer, process_queue)
             continue
+        commits = not (consumer.broadcast or process_queue.gone)
         try:
             pulled = await pull(
                 core.remoting,
@@ -44,9 +46,11 @@ async def read_queue(consumer: GroupMember, process_queue: ProcessQueue) -> None
                 group=consumer.group,
                 subscription=subscription,
                 count=consumer.options.pull_count,
-                suspend=SUSPEND_SECONDS,
-                commit_offset=0 if consumer.broadcast else process_queue.commit_offset,
+                suspend=0.0 if process_queue.gone else SUSPEND_SECONDS,
+                commit_offset=process_queue.commit_offset if commits else 0,
             )
+            if process_queue.gone:
+                return await consumer.begin_anew(process_queue)
         except Closed:
             return
         except AerobeeError as error:
@@ -55,7 +59,9 @@ async def read_queue(consumer: GroupMember, process_queue: ProcessQueue) -> None
             else:
                 log.log(log_level(error), "%s; next try in %.1f s", error, pause)
                 core.routes.refresh_soon(queue.topic)  # there may be a new master
-            broker_number = 0
+            if isinstance(error, TopicNotFound) and broker_number == MASTER:
+                process_queue.gone = True  # a slave may not know the topic yet
+            broker_number = MASTER
             await asyncio.sleep(pause)
             pause = min(PAUSE_MAX, pause * 2)
             continue
