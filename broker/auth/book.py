@@ -8,7 +8,7 @@ cannot be used, nothing changes.
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -18,6 +18,7 @@ from aerobee.broker.auth.files import (
     Mark,
     access_files,
     check_mode,
+    lists_of,
     marks,
     read_access_file,
     secret_file,
@@ -65,9 +66,7 @@ class AccessBook:
         while True:
             known = self._secret_files
             self._marks = self._read_marks()
-            content = self._own_file()
-            own = content.get("accounts") or []
-            white = content.get("globalWhiteRemoteAddresses") or []
+            own, white = self._own_file()
             access = self._made_of(own, white)
             if self._secret_files == known:  # else the marks lack some
                 break
@@ -92,13 +91,14 @@ class AccessBook:
     def _read_marks(self) -> tuple[Mark, ...]:
         return tuple(marks([*access_files(self._settings), *self._secret_files, self.path]))
 
-    def _own_file(self) -> dict[Any, Any]:
+    def _own_file(self) -> tuple[list[Account], list[str]]:
         if os.path.exists(self.path):
             check_mode(self.path)
         try:
-            return load_json(self.path, disk=self._disk) or {}
+            content = load_json(self.path, disk=self._disk) or {}
         except OSError as error:
             raise AccessError(f"{self.path} cannot be read: {error.strerror}") from None
+        return lists_of(content, self.path)
 
     def _made_of(self, own: list[Account], own_white: list[str]) -> Access:
         """All users: those of the files count first, then access.json's, then the settings'."""

@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from aerobee.broker.auth.accounts import Account, text_of
 from aerobee.broker.auth.model import AccessError
@@ -54,6 +54,11 @@ def read_access_file(path: str) -> tuple[list[Account], list[str]]:
         return [], []
     if not isinstance(content, dict):
         raise AccessError(f"{path} holds no `accounts:`; see docs/security.md")
+    return lists_of(content, path)
+
+
+def lists_of(content: dict[Any, Any], path: str) -> tuple[list[Account], list[str]]:
+    """The accounts and the white addresses in the content of a file, YAML's or JSON's."""
     accounts, white = content.get("accounts") or [], content.get("globalWhiteRemoteAddresses") or []
     if not isinstance(accounts, list) or not all(isinstance(each, dict) for each in accounts):
         raise AccessError(f"{path}: accounts must be a list of accounts")

@@ -11,7 +11,9 @@ from ipaddress import IPv4Address, ip_address, ip_network
 from aerobee.broker.auth.model import AccessError, nobody
 
 _COMMAS = re.compile(r",(?![^{]*\})")
-_PART = re.compile(r"\*|[0-9a-f]+|[0-9a-f]+-[0-9a-f]+|\{[0-9a-f]+(,[0-9a-f]+)*\}")
+_PART = r"\*|{0}|{0}-{0}|\{{{0}(,{0})*\}}"
+_NUMBERS = {10: "[0-9]{1,3}", 16: "[0-9a-f]{1,4}"}  # by base
+_PARTS = {base: re.compile(_PART.format(number)) for base, number in _NUMBERS.items()}
 
 Test = Callable[[str], bool]
 
@@ -32,7 +34,7 @@ def _one(text: str) -> Test:
         return _network(text)
     base = 16 if ":" in text else 10
     parts = _groups(text) if base == 16 else text.split(".")
-    if len(parts) != (8 if base == 16 else 4) or not all(map(_PART.fullmatch, parts)):
+    if len(parts) != (8 if base == 16 else 4) or not all(map(_PARTS[base].fullmatch, parts)):
         raise AccessError(
             f"the white address {text!r} is not understood; write 10.1.2.3, 10.1.*.*, 10.1.2.1-9, "
             "10.1.2.{3,4} or *"

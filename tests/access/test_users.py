@@ -174,7 +174,13 @@ def test_white_addresses_are_read_as_apache_reads_them(
     assert [is_white(each) for each in yes + no] == [True] * len(yes) + [False] * len(no)
 
 
-@pytest.mark.parametrize("text", ["1.2.3", "1.2.3.x", "host", "1.2.3.4-", "::1::2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("1.2.3", "1.2.3.x", "host", "1.2.3.4-", "::1::2"),
+        *("1.2.3.a", "1.2.3.4-f", "1.2.3.{4,f}", "1.2.3." + "4" * 5000),
+    ],
+)
 def test_a_white_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(AccessError, match="white address"):
         white_addresses(text)
@@ -243,12 +249,24 @@ async def test_the_old_secret_of_a_user_in_a_file_ends_at_its_time(tmp_path: Pat
     watching.cancel()
 
 
-def test_a_file_that_became_bad_leaves_the_users_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("access.yml", "accounts: {"),
+        ("access.yml", "globalWhiteRemoteAddresses: [10.0.0.a]"),
+        ("config/access.json", '{"accounts": {"accessKey": "a"}}'),
+        ("config/access.json", '{"accounts": ["a"]}'),
+        ("config/access.json", '{"globalWhiteRemoteAddresses": [1]}'),
+    ],
+)
+def test_a_file_that_became_bad_leaves_the_users_before(
+    tmp_path: Path, name: str, text: str
+) -> None:
     write_users(tmp_path, PLAIN)
     book = book_of(tmp_path)
     book.load()
     generation = book.generation
-    write_users(tmp_path, "accounts: {")
+    write_users(tmp_path, text, name)
     book.reload()
     assert book.generation == generation and "RocketMQ" in book.current.users
 
