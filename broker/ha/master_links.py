@@ -24,6 +24,7 @@ from aerobee.broker.ha.lag import behind_ms
 from aerobee.broker.ha.link import Link
 from aerobee.broker.net.tls import Tls
 from aerobee.broker.settings import Settings
+from aerobee.protocol.files.ids import parse_ip
 
 if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
@@ -76,6 +77,7 @@ class MasterLinks:
 
     def identify(self, endpoint: tuple[str, int], broker_id: int) -> None:
         """The slave at the other end of this connection has sent its brokerId."""
+        endpoint = _plain(*endpoint)
         self._broker_ids[endpoint] = broker_id
         self._loop.call_later(2 * SIGN_IN_S, self._forget_unless_linked, endpoint)
         self._next_sign_in.set()
@@ -140,7 +142,7 @@ class MasterLinks:
                 link.close("this broker stops")
 
     def _accept_slave(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
-        peer = str(address[0]), int(address[1])
+        peer = _plain(str(address[0]), int(address[1]))
         if len(self._signing_in) >= SIGNING_IN_MAX:
             sock.close()
             log.warning("too many slaves are signing in", refused=f"{peer[0]}:{peer[1]}")
@@ -214,3 +216,12 @@ class MasterLinks:
             now = self.clock.monotonic()
             for link in list(self.links):
                 link.watch(now)
+
+
+def _plain(host: str, port: int) -> tuple[str, int]:
+    """As both ends of a connection know it: a socket for IPv6 and IPv4 shows the latter inside the
+    former, and each end names the interface of a link-local address by its own name."""
+    try:
+        return str(parse_ip(host)), port
+    except ValueError:
+        return host, port  # a host name

@@ -19,11 +19,14 @@ from aerobee.broker.ha.admission import NotAdmitted
 from aerobee.broker.ha.copies import Copies
 from aerobee.broker.ha.epochs import EpochFile
 from aerobee.broker.ha.master_links import MasterLinks
+from aerobee.broker.net.server import bind
 from ha.pairs import running_master
 
 
 @asynccontextmanager
-async def replication_port(folder: Path, *, signed: bool) -> AsyncIterator[tuple[Any, int]]:
+async def replication_port(
+    folder: Path, host: str = "127.0.0.1", *, signed: bool
+) -> AsyncIterator[tuple[Any, int]]:
     """The replication port of a broker, and its number."""
     async with running_master(folder) as app:
         store = app.broker.store
@@ -31,8 +34,8 @@ async def replication_port(folder: Path, *, signed: bool) -> AsyncIterator[tuple
         epochs = EpochFile(str(folder / "epochs"), store.disk)
         links = MasterLinks(app.settings, store, app.clock, copies, epochs)
         links.must_sign_in = signed
-        listening = socket.create_server(("127.0.0.1", 0))
-        listening.setblocking(False)
+        listening = bind(host, 0)
+        listening.listen()
         port = listening.getsockname()[1]
         accepting = asyncio.create_task(links.accept(listening))
         try:
@@ -85,6 +88,15 @@ async def test_the_number_of_slaves_signing_in_is_limited(
         assert len(links._signing_in) == 3
         for each in [writer, *(pair[1] for pair in waiting)]:
             each.close()
+
+
+async def test_a_slave_with_ipv4_signs_in_at_a_port_for_ipv6_and_ipv4(tmp_path: Path) -> None:
+    async with replication_port(tmp_path, "::", signed=True) as (links, port):
+        _, writer = await knock(port)
+        links.identify(writer.get_extra_info("sockname"), 1)
+        await until(lambda: links.links)
+        assert links.who_is(links.links[0].peer) == 1
+        writer.close()
 
 
 async def test_a_sign_in_without_a_connection_is_forgotten(
