@@ -33,7 +33,8 @@ log = structlog.get_logger("aerobee.ha")
 
 WATCH_S: Final = 0.25  # between two checks for due heartbeats and silent slaves
 DRAIN_CHECK_S: Final = 0.005
-SIGNING_IN_MAX: Final = 64  # connections that have not signed in
+SIGNING_IN_MAX: Final = 64  # connections that have not signed in ...
+SIGNING_IN_PER_HOST_MAX: Final = 8  # ... of one host: a stranger must not keep the slaves out
 
 
 class MasterLinks:
@@ -56,7 +57,7 @@ class MasterLinks:
         self.links: list[Link] = []
         self.must_sign_in = False  # with a signed request on another port
         self.tls: Tls | None = None
-        self._signing_in: set[asyncio.Task[None]] = set()
+        self._signing_in: dict[asyncio.Task[None], str] = {}  # and their hosts
         self._broker_ids: dict[tuple[str, int], int] = {}  # by the slave's end of the connection
         self._next_sign_in = asyncio.Event()
         self._push_is_due = False
@@ -143,7 +144,8 @@ class MasterLinks:
 
     def _accept_slave(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
         peer = _plain(str(address[0]), int(address[1]))
-        if len(self._signing_in) >= SIGNING_IN_MAX:
+        hosts = list(self._signing_in.values())
+        if len(hosts) >= SIGNING_IN_MAX or hosts.count(peer[0]) >= SIGNING_IN_PER_HOST_MAX:
             sock.close()
             log.warning("too many slaves are signing in", refused=f"{peer[0]}:{peer[1]}")
             return
@@ -154,8 +156,8 @@ class MasterLinks:
             sock.close()
             raise
         task = self._loop.create_task(self._admit(sock, peer))
-        self._signing_in.add(task)
-        task.add_done_callback(self._signing_in.discard)
+        self._signing_in[task] = peer[0]
+        task.add_done_callback(self._signing_in.pop)
 
     async def _admit(self, sock: socket.socket, peer: tuple[str, int]) -> None:
         tls = self.tls

@@ -90,6 +90,22 @@ async def test_the_number_of_slaves_signing_in_is_limited(
             each.close()
 
 
+async def test_a_host_that_does_not_sign_in_keeps_no_other_out(tmp_path: Path) -> None:
+    async with replication_port(tmp_path, signed=True) as (links, port):
+        waiting = [await knock(port) for _ in range(master_links.SIGNING_IN_MAX)]
+        async with asyncio.timeout(10):  # the last ones are refused
+            assert await waiting[-1][0].read(1) == b""
+        slave = socket.socket()
+        slave.bind(("127.0.0.2", 0))
+        slave.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(slave, ("127.0.0.1", port))
+        links.identify(slave.getsockname(), 1)
+        await until(lambda: links.links)
+        slave.close()
+        for _, writer in waiting:
+            writer.close()
+
+
 async def test_a_slave_with_ipv4_signs_in_at_a_port_for_ipv6_and_ipv4(tmp_path: Path) -> None:
     async with replication_port(tmp_path, "::", signed=True) as (links, port):
         _, writer = await knock(port)
