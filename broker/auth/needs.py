@@ -95,9 +95,11 @@ def topic_if_named(field: str, *actions: str) -> Need:
 
 
 def topics_if_named(field: str, *actions: str) -> Need:
-    """Topics that an ext field names, with semicolons between."""
+    """Topics that an ext field names, with semicolons between; each once."""
     return lambda asked: (
-        of_topic(name, *actions) for name in asked.command.ext.get(field, "").split(";") if name
+        of_topic(name, *actions)
+        for name in dict.fromkeys(asked.command.ext.get(field, "").split(";"))
+        if name
     )
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.handlers.admin import relays
+from aerobee.broker.auth.model import GET
+from aerobee.broker.auth.needs import Asked, topics_if_named
+from aerobee.broker.handlers.admin import consumers, relays
 from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.protocol.files.ids import encode_host, offset_message_id
 from aerobee.protocol.files.record import decode_record
@@ -75,6 +77,32 @@ async def test_progress_leaves_out_what_a_group_online_subscribes_no_more(peer: 
     assert body_of(await peer.ask(208, {"consumerGroup": "g"}))["offsetTable"] == {}
     asked = await peer.ask(208, {"consumerGroup": "g", "topicList": "T;nope"})
     assert len(body_of(asked)["offsetTable"]) == 2
+
+
+async def test_a_topic_that_is_listed_again_and_again_is_reported_once(
+    serving: Serving, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame holds millions of names: looked at one by one they would stop the broker."""
+    looked_at: list[str] = []
+    progress = consumers._progress
+
+    def counted(broker: Any, group: str, topic: str, queue_nums: int) -> Any:
+        looked_at.append(topic)
+        return progress(broker, group, topic, queue_nums)
+
+    monkeypatch.setattr(consumers, "_progress", counted)
+    serving.broker.stats.add_get("T", "g", 6, 600)
+    await serving.clock.advance(3)
+    asked = await peer.ask(208, {"consumerGroup": "g", "topicList": "T;" * 1000})
+    assert looked_at == ["T"]
+    assert 1.0 < body_of(asked)["consumeTps"] < 2.1
+
+
+def test_a_right_to_a_topic_that_is_listed_again_and_again_is_judged_once() -> None:
+    command = Command(208, {"topicList": "T;" * 1000 + "other"})
+    asked = Asked(command, "", lambda _: None, lambda _offset, _queue_offset: None)
+    asks = list(topics_if_named("topicList", GET)(asked))
+    assert [str(ask.resource) for ask in asks] == ["Topic:T", "Topic:other"]
 
 
 async def test_the_progress_of_all_groups_is_reported(serving: Serving, peer: Peer) -> None:
