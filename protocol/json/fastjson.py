@@ -99,12 +99,12 @@ def loads(data: bytes | memoryview | str) -> Any:
     reader = _Reader(text)
     try:
         value = reader.value()
+        reader.skip()
+        if reader.at < len(text):
+            raise reader.error("more text after the value")
+        return _References(value).resolved(value)
     except RecursionError:
         raise JsonError("the body is nested too deeply") from None
-    reader.skip()
-    if reader.at < len(text):
-        raise reader.error("more text after the value")
-    return _resolve(value, value)
 
 
 _SPACE: Final = re.compile(r"[\s,]*")
@@ -114,6 +114,7 @@ _NAME: Final = re.compile(r"[A-Za-z_$][\w$.-]*")
 _WORDS: Final = {"true": True, "false": False, "null": None, "NaN": None}
 _ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "0": "\0"}
 _NUMBER_DIGITS_MAX: Final = 400
+_REPEATED_MAX: Final = 16 << 20  # characters: references may make a small body a huge value
 _HALVES: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -228,22 +229,46 @@ def _as_key(value: Any) -> Any:
 _STEP: Final = re.compile(r"\.([\w$]+)|\[(\d+)\]")
 
 
-def _resolve(value: Any, root: Any) -> Any:
-    """`value` with each `{"$ref": "$.path"}` replaced by what it points at, where that is found."""
-    if isinstance(value, dict):
-        if len(value) == 1 and isinstance(reference := value.get("$ref"), str):
-            return _follow(reference, root, value)
-        return {key: _resolve(item, root) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_resolve(item, root) for item in value]
-    return value
+class _References:
+    """The `{"$ref": "$.path"}` marks of one body."""
 
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._sizes: dict[int, int] = {}  # of what they point at, by its identity
+        self._repeated = 0
 
-def _follow(reference: str, root: Any, missing: Any) -> Any:
-    target = root
-    for name, index in _STEP.findall(reference.removeprefix("$")):
-        try:
-            target = target[name] if name else target[int(index)]
-        except (KeyError, IndexError, TypeError):
+    def resolved(self, value: Any) -> Any:
+        """`value` with each mark replaced by what it points at, where that is found."""
+        if isinstance(value, dict):
+            if len(value) == 1 and isinstance(reference := value.get("$ref"), str):
+                return self._follow(reference, value)
+            return {key: self.resolved(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.resolved(item) for item in value]
+        return value
+
+    def _follow(self, reference: str, missing: Any) -> Any:
+        target = self._root
+        for name, index in _STEP.findall(reference.removeprefix("$")):
+            try:
+                target = target[name] if name else target[int(index)]
+            except (KeyError, IndexError, TypeError):
+                return missing
+        if target is self._root:
             return missing
-    return missing if target is root else target
+        size = self._sizes.get(id(target))
+        if size is None:
+            size = self._sizes[id(target)] = _size(target)
+        self._repeated += size
+        if self._repeated > _REPEATED_MAX:
+            raise JsonError("the body repeats too much by references")
+        return target
+
+
+def _size(value: Any) -> int:
+    """About the length of the value's text."""
+    if isinstance(value, dict):
+        return 2 + sum([_size(key) + _size(item) for key, item in value.items()])
+    if isinstance(value, list):
+        return 2 + sum([_size(item) for item in value])
+    return 3 + len(value) if isinstance(value, str) else 8

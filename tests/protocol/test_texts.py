@@ -148,6 +148,18 @@ def test_a_reference_stands_for_the_object_it_names() -> None:
     assert fastjson.loads('{"a":{"x":1},"b":{"$ref":"$.a"}}') == {"a": {"x": 1}, "b": {"x": 1}}
 
 
+def test_references_cannot_make_a_huge_value_of_a_small_body() -> None:
+    """It would be written at the next save of a topic's configuration, say."""
+
+    def body(count: int) -> str:
+        marks = ",".join(['{"$ref":"$.a"}'] * count)
+        return '{"a":["' + "x" * (1 << 20) + '"],"b":[' + marks + "]}"
+
+    assert len(fastjson.dumps(fastjson.loads(body(8)))) > 8 << 20
+    with pytest.raises(JsonError, match="references"):
+        fastjson.loads(body(20))
+
+
 JSON_VALUES = st.recursive(
     st.booleans() | st.integers(-(2**60), 2**60) | NAME,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAME, inner, max_size=4),
