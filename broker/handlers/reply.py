@@ -7,7 +7,6 @@ from aerobee.broker.handlers.common import bound
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.net.addresses import join
-from aerobee.broker.net.questions import ConnectionClosed
 from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.services.reply import push_request, waiting_client
 from aerobee.protocol.files import properties as props
@@ -75,7 +74,7 @@ def _answer(
 ) -> Command:
     try:
         code, reason = answer.result().code, answer.result().remark
-    except (TimeoutError, ConnectionClosed) as error:
+    except (TimeoutError, ConnectionError) as error:
         code, reason = ResponseCode.SYSTEM_ERROR, str(error)
     if code == ResponseCode.SUCCESS:
         return request.command.answer(ResponseCode.SUCCESS, ext)

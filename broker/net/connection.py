@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
         self.questions.send_oneway(command)
 
     def request(self, command: Command, timeout: float) -> "asyncio.Future[Command]":
-        """Ask the client and await its answer; TimeoutError or ConnectionClosed when none comes."""
+        """Ask the client and await its answer; TimeoutError or ConnectionError when none comes."""
         return self.questions.ask(command, timeout)
 
     # --- ends and deadlines

@@ -2,14 +2,22 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+from aerobee.broker.net.outbox import Outbox
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.conversation import Conversation
+
+UNSENT_MAX: Final = 16 << 20  # bytes; a client that has not taken so many gets no requests
 
 
 class ConnectionClosed(ConnectionError):
     """The client disconnected before it answered."""
+
+
+class NotReading(ConnectionError):
+    """The client does not take what is sent to it. Requests, which others may cause, would fill the
+    memory."""
 
 
 class Line(Protocol):
@@ -20,6 +28,9 @@ class Line(Protocol):
 
     @property
     def is_closed(self) -> bool: ...
+
+    @property
+    def outbox(self) -> Outbox: ...
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None: ...
 
@@ -35,15 +46,19 @@ class Questions:
         self._conversation: Conversation[asyncio.Future[Command]] | None = None
 
     def send_oneway(self, command: Command) -> None:
-        """Send a request that wants no answer."""
-        self._line.write(self._begun().oneway(command))
+        """Send a request that wants no answer; it is dropped when the client does not read."""
+        if self._line.outbox.unsent <= UNSENT_MAX:
+            self._line.write(self._begun().oneway(command))
 
     def ask(self, command: Command, timeout: float) -> "asyncio.Future[Command]":
-        """Ask the client and await its answer; TimeoutError or ConnectionClosed when none comes."""
+        """Ask the client and await its answer; TimeoutError, ConnectionClosed or NotReading when
+        none comes."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Command] = loop.create_future()
         if self._line.is_closed:
             future.set_exception(self._gone())
+        elif self._line.outbox.unsent > UNSENT_MAX:
+            future.set_exception(NotReading(f"client {self._line.name} does not read"))
         else:
             self._line.write(self._begun().request(command, future, loop.time(), timeout))
             timer = loop.call_later(timeout, self._expire, loop)

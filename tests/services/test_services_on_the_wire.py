@@ -10,6 +10,7 @@ import pytest
 from services.wire_client import WireClient
 
 from aerobee.broker.handlers.recall import LIST_TIMERS
+from aerobee.broker.net import questions
 from aerobee.broker.store.files.disk import DiskFile
 from aerobee.broker.store.queues.first_files import FirstFiles
 from aerobee.client.testing import EmbeddedBroker
@@ -18,6 +19,7 @@ from aerobee.protocol.files.record import TRANSACTION_PREPARED, decode_record
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.frame import encode_frame
 
 COMMIT, ROLLBACK = 8, 12
 
@@ -353,6 +355,32 @@ async def test_a_reply_is_pushed_to_the_producer_that_waits(
         fields["properties"] = props.encode({"REPLY_TO_CLIENT": "nobody"})
         missing = await replier.ask(RequestCode.SEND_REPLY_MESSAGE, fields, b"answer")
         assert missing.code == ResponseCode.SYSTEM_ERROR and "nobody" in str(missing.remark)
+
+
+async def test_replies_to_a_producer_that_does_not_read_are_not_kept_in_memory(
+    broker: EmbeddedBroker, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "UNSENT_MAX", 1 << 20)
+    stalled, writer = await asyncio.open_connection("127.0.0.1", broker.app.broker_port)
+    body = {"clientID": "stalled", "producerDataSet": [{"groupName": "p"}]}
+    writer.write(encode_frame(Command(RequestCode.HEART_BEAT, {}, fastjson.dumps(body))))
+    assert await stalled.read(4)
+    assert isinstance(writer.transport, asyncio.Transport)
+    writer.transport.pause_reading()
+    fields = {
+        "producerGroup": "replier",
+        "topic": "DefaultCluster_REPLY_TOPIC",
+        "queueId": 0,
+        "bornTimestamp": 5,
+        "properties": props.encode({"REPLY_TO_CLIENT": "stalled"}),
+    }
+    connections = broker.app._server.connections  # type: ignore[union-attr]
+    for _ in range(100):  # 100 MB, at once: nobody waits for the answers
+        client.tell(RequestCode.SEND_REPLY_MESSAGE, fields, bytes(1 << 20))
+    refused = await client.ask(RequestCode.SEND_REPLY_MESSAGE, fields, bytes(1 << 20))
+    assert refused.code == ResponseCode.SYSTEM_ERROR and "does not read" in str(refused.remark)
+    assert max(each.outbox.unsent for each in connections) < 4 << 20
+    writer.close()
 
 
 async def test_a_message_sent_back_comes_again_after_ten_seconds(

@@ -33,10 +33,10 @@ class WireClient(FrameClient):
         command = Command(code, texts, body, next(self._opaques))
         return await asyncio.wait_for(self.begin(command), 10)
 
-    def tell(self, code: int, ext: dict[str, Any]) -> None:
+    def tell(self, code: int, ext: dict[str, Any], body: bytes = b"") -> None:
         """Oneway."""
         texts = {name: str(value) for name, value in ext.items()}
-        self.writer.write(encode_frame(Command(code, texts, b"", 0, ONEWAY_FLAG)))
+        self.writer.write(encode_frame(Command(code, texts, body, 0, ONEWAY_FLAG)))
 
     def answer(self, request: Command, code: int = ResponseCode.SUCCESS) -> None:
         self.writer.write(encode_frame(request.answer(code)))
