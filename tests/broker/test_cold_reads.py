@@ -10,6 +10,7 @@ from peers.pulling import bodies, fill, offsets, tagged
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.handlers.pull.reading import PullReads
 from aerobee.broker.store.files import page_cache
+from aerobee.broker.store.reading import filter_time
 from aerobee.broker.store.results import ReadResult
 from aerobee.protocol.wire.codes import ResponseCode
 
@@ -77,6 +78,32 @@ async def test_an_sql_filter_touches_no_record_that_is_not_in_memory(
     none = await client.request(11, pull_ext("Orders", **sql | {"subscription": "letter = 'z'"}))
     assert none.code == ResponseCode.PULL_RETRY_IMMEDIATELY and offsets(none) == (50, 0, 50)
     assert set(tested_in_log) == {None}
+    assert {file.holders for file in app.broker.store.commit_log.files.files} == {0}
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+async def test_a_filter_that_takes_long_is_applied_to_a_few_records_at_a_time(
+    app: AppBroker, client: Client, monkeypatch: pytest.MonkeyPatch, is_cold: bool
+) -> None:
+    """Thousands of terms take milliseconds for each record, in which nobody else is served."""
+    await tagged(client, "abcab" * 4)
+    if is_cold:
+        monkeypatch.setattr(PullReads, "recent_bytes", 0)
+        monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
+        monkeypatch.setattr(page_cache, "are_resident", lambda _: False)
+    monkeypatch.setattr(filter_time, "FILTER_S", -1.0)  # one record, as at least one is tested
+    sql: dict[str, Any] = {"expressionType": "SQL92", "subscription": "letter = 'c'"}
+    offset, codes = 0, []
+    found: list[bytes] = []
+    while offset < 20:
+        answer = await client.request(11, pull_ext("Orders", 0, offset, **sql))
+        assert offsets(answer)[0] > offset
+        offset = offsets(answer)[0]
+        codes.append(answer.code)
+        found += bodies(answer) if answer.code == 0 else []
+    assert found == [b"c"] * 4
+    assert len(codes) == 20
+    assert set(codes) == {ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY}
     assert {file.holders for file in app.broker.store.commit_log.files.files} == {0}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from aerobee.broker.net.outbox import Part
+from aerobee.broker.store.reading.filter_time import FilterTime
 from aerobee.broker.store.results import ReadResult, ReadStatus
 from aerobee.protocol.files.record import split_records
 from aerobee.protocol.files.record_layout import head_part
@@ -22,11 +23,17 @@ def select(
     count_max: int,
     bytes_max: int,
 ) -> list[memoryview]:
-    """The matching records, at least one however large; updates `result` accordingly."""
+    """The matching records, at least one however large, as far as its time allows to test them;
+    updates `result` accordingly."""
     taken: list[memoryview] = []
-    size = 0
+    size = tested = 0
+    time = FilterTime()
     try:
         for record in (each for part in fetched for each in split_records(memoryview(part))):
+            if tested and time.is_over:
+                result.next_offset = _QUEUE_OFFSET.unpack_from(record)[0]
+                break
+            tested += 1
             if not matches(record):
                 continue
             if taken and (len(taken) >= count_max or size + len(record) > bytes_max):

@@ -11,6 +11,7 @@ from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.broker.store.log.read_records import PROBE, read_record
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.reading.filter_time import FilterTime
 from aerobee.broker.store.reading.plain_read import FASTEST, PlainRead, Take
 from aerobee.broker.store.results import Boundary, ReadResult, ReadStatus
 from aerobee.protocol.files.queue_entry import BLANK_ENTRY_SIZE, ENTRY, ENTRY_OFFSET, ENTRY_SIZE
@@ -117,6 +118,8 @@ class Reader:
         next_offset = result.next_offset
         count = total = 0
         gone = False
+        time = None if matches_record is None else FilterTime()
+        tested = 0
         for offset, size, code in ENTRY.iter_unpack(entries):
             if size == BLANK_ENTRY_SIZE or (matches is not None and not matches(code)):
                 next_offset += 1
@@ -136,11 +139,13 @@ class Reader:
                 file_start, file_end = file.start, file.start + file.readable
             if count and (count >= max_count or total + size > max_bytes):
                 break
-            if matches_record is not None and not matches_record(
-                view[offset - file_start : end - file_start]
-            ):
-                next_offset += 1
-                continue
+            if matches_record is not None:
+                if tested and time is not None and time.is_over:
+                    break
+                tested += 1
+                if not matches_record(view[offset - file_start : end - file_start]):
+                    next_offset += 1
+                    continue
             if offset != run_end or offset == file_start:
                 if run_file is not None:
                     add_span((run_file, run_start - run_file.start, run_end - run_start))
