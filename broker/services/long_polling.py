@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.reports import Reports
+from aerobee.broker.store.reading.filter_time import FilterTime
 
 if TYPE_CHECKING:
     from aerobee.broker.store.results import Arrival
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 HOLDS_MAX: Final = 100_000
 OWNER_MAX: Final = 20_000
 TICK_S: Final = 0.02  # deadlines are rounded up to this
+TESTS_UNTIMED: Final = 3  # of each four
 SWEEP_S: Final = 1.0  # between two checks, at most: a test's clock may jump
 
 
@@ -114,17 +116,24 @@ class LongPolling:
             return
         by_queue = self._by_queue
         woken: dict[Hold, None] = {}
+        unwanted = 0  # tests that a filter did not pass
+        time: FilterTime | None = None
+        is_over = False  # the others are woken without a test: their pulls run filters in turns
         for arrival in arrivals:
             holds = by_queue.get((arrival.topic, arrival.queue_id))
             if holds:
                 queue_offset = arrival.queue_offset
                 for hold in holds:
-                    if (
-                        queue_offset >= hold.queue_offset
-                        and hold not in woken
-                        and hold.wants(arrival)
-                    ):
+                    if queue_offset < hold.queue_offset or hold in woken:
+                        continue
+                    if is_over or hold.wants(arrival):
                         woken[hold] = None
+                        continue
+                    unwanted += 1
+                    if time is None:
+                        time = FilterTime()
+                    elif not unwanted & TESTS_UNTIMED:
+                        is_over = time.is_over
         if woken:
             self._wake(list(woken))
 

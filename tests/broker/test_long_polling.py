@@ -10,8 +10,10 @@ from peers.in_process import Client, pull_ext, running_broker, send_ext
 from peers.pulling import CODECS, WAIT, WAIT_LONG, bodies, dispatched, fill, offsets, tagged
 from waiting import until
 
+from aerobee.broker.base.turns import Turns
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.services import long_polling
+from aerobee.broker.store.reading import filter_time
 from aerobee.protocol.files import properties
 from aerobee.protocol.wire.codes import ResponseCode
 from aerobee.protocol.wire.frame import encode_frame
@@ -45,6 +47,32 @@ async def test_a_pull_that_waits_at_a_new_queue_is_woken_by_its_first_message(
     assert bodies(await asyncio.wait_for(waiting, 2)) == [b"first"]
     await reader.close()
     await writer.close()
+
+
+async def test_filters_of_many_waiting_pulls_that_take_long_are_tested_in_turns(
+    app: AppBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message would else be tested with each of thousands of filters in one turn of the loop."""
+    await tagged(client, "a")
+    sql = {"expressionType": "SQL92", "subscription": "letter = 'c'"}
+    pulls = [client.command(11, pull_ext("Orders", 0, 1, **sql) | WAIT_LONG) for _ in range(40)]
+    answers = [client.begin(pull) for pull in pulls]
+    await until(lambda: len(app.broker.long_polling) == 40)
+    turns: list[object] = []
+    later = Turns.later
+
+    def counted(self: Turns, work: Any) -> None:
+        turns.append(work)
+        later(self, work)
+
+    monkeypatch.setattr(filter_time, "FILTER_S", -1.0)
+    monkeypatch.setattr(Turns, "later", counted)
+    await tagged(client, "b")
+    assert len(app.broker.long_polling) == 4, "those that were tested wait"
+    woken = await asyncio.wait_for(asyncio.gather(*answers[4:]), 20)
+    assert {answer.code for answer in woken} == {ResponseCode.PULL_RETRY_IMMEDIATELY}
+    assert {offsets(answer)[0] for answer in woken} == {2}
+    assert len(turns) >= 35, "each in a turn of its own"
 
 
 async def test_a_reset_wakes_the_pulls_that_wait(app: AppBroker, client: Client) -> None:

@@ -34,6 +34,7 @@ from aerobee.broker.net.requests import CLIENT_ANSWERED, ERROR_TEXT_MAX, Handler
 from aerobee.broker.services.filters.selection import ALL
 from aerobee.broker.services.long_polling import Hold, LongPolling
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.reading.filter_time import FilterTime
 from aerobee.broker.store.reading.plain_read import PlainRead, answer
 from aerobee.broker.store.results import ReadResult, ReadStatus
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -120,9 +121,13 @@ class Pulls:
         itself."""
         self._read_together = {}
         small: dict[Connection, list[Part]] = {}
+        time = FilterTime()
         try:
-            for pull in holds:
+            for number, pull in enumerate(holds):
                 assert isinstance(pull, Pull)
+                if number and pull.selection.matches_record is not None and time.is_over:
+                    self.broker.turns.later(partial(self._rerun, holds[number:]))
+                    break
                 connection = pull.connection
                 if connection.is_closed:
                     continue
