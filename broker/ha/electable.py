@@ -32,11 +32,12 @@ def kernel_boot_id() -> str:
 def is_electable(
     saved: dict[str, object] | None, boot_id: str, *, was_stopped: bool, sync_flush: bool
 ) -> bool:
-    """At a start. `was_stopped`: the last process on this folder stopped cleanly."""
+    """At a start. `was_stopped`: the last process on this folder stopped cleanly. `sync_flush`:
+    this one has SYNC_FLUSH; what counts is what the last one had, if it has left that."""
     if saved is None or saved.get("electable") is not True:
         return False
     same_kernel = bool(boot_id) and saved.get("bootId") == boot_id
-    return was_stopped or sync_flush or same_kernel
+    return was_stopped or same_kernel or saved.get("syncFlush", sync_flush) is True
 
 
 class Electability:
@@ -44,10 +45,12 @@ class Electability:
         self._path = path
         self._disk = disk
         self._boot_id = boot_id
+        self._sync_flush = False
         self.is_electable = False
 
     def opened(self, *, was_stopped: bool, sync_flush: bool) -> None:
         """The store is open; OSError on a disk error."""
+        self._sync_flush = sync_flush
         saved = load_json(self._path, disk=self._disk)
         electable = is_electable(
             saved, self._boot_id, was_stopped=was_stopped, sync_flush=sync_flush
@@ -66,6 +69,10 @@ class Electability:
             self._save(True)
 
     def _save(self, electable: bool) -> None:
-        content = {"bootId": self._boot_id, "electable": electable}
+        content = {
+            "bootId": self._boot_id,
+            "electable": electable,
+            "syncFlush": self._sync_flush,
+        }
         save_json(self._path, content, disk=self._disk)
         self.is_electable = electable

@@ -47,3 +47,20 @@ def test_a_replica_that_caught_up_stays_electable_over_a_kill_and_not_over_a_pow
     assert start("k1").is_electable
     assert not start("k2").is_electable
     assert not start("k2").is_electable  # a second start does not help
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"), [(False, True, False), (True, False, True)]
+)
+def test_what_a_power_cut_took_depends_on_how_the_replica_flushed_before_it(
+    tmp_path: Path, before: bool, after: bool, expected: bool
+) -> None:
+    """SYNC_FLUSH may be chosen because of the power cut."""
+
+    def start(kernel: str, sync_flush: bool) -> Electability:
+        found = Electability(str(tmp_path / "replicaState.json"), RealDisk(), kernel)
+        found.opened(was_stopped=False, sync_flush=sync_flush)
+        return found
+
+    start("k1", before).caught_up()
+    assert start("k2", after).is_electable is expected
