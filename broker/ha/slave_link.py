@@ -111,7 +111,7 @@ class SlaveLink:
                     text = _NO_MASTER[self._settings.has_arbiter]
                     raise LinkError(text.format(self._settings.arbiter_name))
                 await self._follow(master)
-            except (OSError, LinkError, StreamError, LogFull) as error:
+            except (OSError, LinkError, StreamError, LogFull, ValueError) as error:
                 self._log_failure(str(error) or type(error).__name__)
             await self._clock.sleep(SOON_S if self._settings.has_arbiter else AGAIN_S)
 
