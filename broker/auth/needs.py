@@ -14,6 +14,7 @@ from aerobee.broker.auth.model import (
     PUB,
     SUB,
     TOPIC,
+    UPDATE,
     Resource,
 )
 from aerobee.broker.base.resource_names import may_be_sent_to
@@ -185,8 +186,11 @@ def body_names(
 
 
 def chunks_of_commit(asked: Asked) -> Iterator[Ask]:
-    """The topics of the prepared rows that SINK_COMMIT publishes."""
+    """The topics of the prepared rows that SINK_COMMIT publishes. Without any it only notes the
+    batch as committed: whoever may remove a query from the ledger may do that, too."""
     rows = _body(asked).get("chunks")
+    if rows == []:
+        yield from cluster(UPDATE)(asked)
     for row in rows if isinstance(rows, list) else ():
         try:
             offset = int(row[3])

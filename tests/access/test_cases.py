@@ -236,6 +236,15 @@ async def test_rows_of_another_topic_are_not_published_however_their_chunk_is_wr
         assert app.broker.batch_ledger.book.newest("q") == -1
 
 
+async def test_a_commit_without_rows_does_not_take_a_batch_from_a_query(app: AppBroker) -> None:
+    """Every batch of the query up to that one would count as committed, and be left out."""
+    async with Asker.connected(app.broker_port) as asker:
+        commit = {"query": "q", "batch": 1 << 62, "timeoutMs": 60_000}
+        for user in ("nothing", "pub"):
+            assert (await asker.ask(user, SINK_COMMIT, commit, {"chunks": []})).code == NO
+        assert app.broker.batch_ledger.book.newest("q") == -1
+
+
 async def test_the_progress_of_a_group_is_shown_in_topics_that_may_be_read_only(
     tmp_path: Path,
 ) -> None:
