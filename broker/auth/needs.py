@@ -170,17 +170,19 @@ def heartbeat(asked: Asked) -> Iterator[Ask]:
 def body_names(
     topic_key: str = "", group_key: str = "", list_key: str = "", *, actions: tuple[str, ...]
 ) -> Need:
-    """Names in a JSON body, or in each object of a list in it."""
+    """Names in a JSON body, or in each object of a list in it; each once."""
 
     def asks(asked: Asked) -> Iterator[Ask]:
         body = _body(asked)
         entries = body.get(list_key) if list_key else [body]
-        for entry in entries if isinstance(entries, list) else ():
-            if isinstance(entry, dict):
-                if topic_key:
-                    yield of_topic(str(entry.get(topic_key) or ""), *actions)
-                if group_key:
-                    yield of_group(str(entry.get(group_key) or ""), *actions)
+        listed = entries if isinstance(entries, list) else []
+        objects = [entry for entry in listed if isinstance(entry, dict)]
+        if topic_key:
+            for name in dict.fromkeys([str(each.get(topic_key) or "") for each in objects]):
+                yield of_topic(name, *actions)
+        if group_key:
+            for name in dict.fromkeys([str(each.get(group_key) or "") for each in objects]):
+                yield of_group(name, *actions)
 
     return asks
 

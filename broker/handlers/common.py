@@ -1,12 +1,13 @@
 """What the handlers of coordination, queries and administration share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from aerobee.broker.base import resource_names
 from aerobee.broker.base.refused import Refused
+from aerobee.broker.base.turns import InOrder
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.requests import Handler, Request, failed
 from aerobee.broker.services.config_files.table_file import TableFile
@@ -125,6 +126,26 @@ def reply_later(request: Request, answer: Callable[[], Awaitable[Command]]) -> N
     task = asyncio.get_running_loop().create_task(run())
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
+
+
+def in_slices(request: Request, work: Generator[None, None, Command | None]) -> None:
+    """Do work that may be long, a slice in each turn of the loop, and answer with what it returns;
+    None: that answers later."""
+
+    def run() -> Iterator[None]:
+        try:
+            answer = yield from work
+        except Refused as refused:
+            answer = request.command.answer(refused.code, remark=refused.remark)
+        except Exception as error:
+            answer = failed(request, error)
+        connection.waits_end()
+        if answer is not None:
+            request.reply(answer)
+
+    connection = request.connection
+    connection.waits_begin()
+    InOrder().add(connection.turns, run())
 
 
 def unsaved_text(file: TableFile, error: OSError) -> str:

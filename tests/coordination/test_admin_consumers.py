@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.auth.model import GET
-from aerobee.broker.auth.needs import Asked, topics_if_named
+from aerobee.broker.auth.needs import Asked, body_names, topics_if_named
 from aerobee.broker.handlers.admin import consumers, relays
 from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.protocol.files.ids import encode_host, offset_message_id
@@ -103,6 +103,11 @@ def test_a_right_to_a_topic_that_is_listed_again_and_again_is_judged_once() -> N
     asked = Asked(command, "", lambda _: None, lambda _offset, _queue_offset: None)
     asks = list(topics_if_named("topicList", GET)(asked))
     assert [str(ask.resource) for ask in asks] == ["Topic:T", "Topic:other"]
+    queues = [{"topic": "T", "queueId": number} for number in range(1000)]
+    command = Command(41, {}, fastjson.dumps({"mqSet": queues}))
+    asked = Asked(command, "", lambda _: None, lambda _offset, _queue_offset: None)
+    asks = list(body_names("topic", list_key="mqSet", actions=(GET,))(asked))
+    assert [str(ask.resource) for ask in asks] == ["Topic:T"]
 
 
 async def test_the_progress_of_all_groups_is_reported(serving: Serving, peer: Peer) -> None:

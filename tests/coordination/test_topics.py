@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loop_turns import watched_turns
+from peers.name_server import CALLS_MAX
 from waiting import until
 
 from aerobee.broker.base.clock import Clock
@@ -224,6 +226,23 @@ async def test_of_a_list_of_topics_all_are_made_or_none(serving: Serving, peer: 
     assert serving.broker.topics.get("A") is None
     assert (await peer.ask(18, body={"topicConfigList": [good]})).code == 0
     assert serving.broker.topics.get("A") == TopicConfig("A", 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("code", "listed", "name"),
+    [(18, "topicConfigList", "topicName"), (225, "groupConfigList", "groupName")],
+)
+async def test_a_long_list_of_topics_or_groups_does_not_keep_the_loop(
+    serving: Serving, peer: Peer, code: int, listed: str, name: str
+) -> None:
+    """Each name is one thing to do, however often it comes; and all are done in slices."""
+    repeated = [{name: "again", "x": number} for number in range(1000)]
+    many = [{name: f"T{number}"} for number in range(1000)]
+    with watched_turns() as turns:
+        assert (await peer.ask(code, body={listed: repeated + many})).code == 0
+    assert turns.longest < CALLS_MAX
+    kept = serving.broker.topics.all() if code == 18 else serving.broker.groups.all()
+    assert "T999" in kept and kept["again"].unknown == {"x": 999}
 
 
 async def test_all_topics_come_whole_or_in_pages(serving: Serving, peer: Peer) -> None:

@@ -1,5 +1,6 @@
 """Administration of consumer groups: create, change, delete, list, forbid."""
 
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from aerobee.broker.handlers.common import (
     Handlers,
     answer_when_saved,
     check_can_be_saved,
+    in_slices,
     known_group,
     peer,
     read_body,
@@ -34,13 +36,25 @@ def update_and_create_group(broker: Broker, request: Request) -> Command | None:
     return answer_when_saved(request, success(request), broker.groups.file)
 
 
-def update_and_create_group_list(broker: Broker, request: Request) -> Command | None:
-    """Create or change several groups, all or none."""
+def update_and_create_group_list(broker: Broker, request: Request) -> None:
+    """Create or change several groups, all or none; one that comes twice as its last entry says."""
     entries = read_body(request).get("groupConfigList")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise Refused(ResponseCode.INVALID_PARAMETER, "groupConfigList is not a list of groups")
-    for config in [_checked(broker, entry) for entry in entries]:
+    last = {str(entry.get("groupName") or ""): entry for entry in entries}
+    in_slices(request, _put_all(broker, request, list(last.values())))
+
+
+def _put_all(
+    broker: Broker, request: Request, entries: list[dict[Any, Any]]
+) -> Generator[None, None, Command | None]:
+    configs = []
+    for entry in entries:
+        configs.append(_checked(broker, entry))
+        yield
+    for config in configs:
         broker.groups.put(config)
+        yield
     return answer_when_saved(request, success(request), broker.groups.file)
 
 

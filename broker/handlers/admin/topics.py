@@ -1,6 +1,6 @@
 """Administration of topics: create, change, delete, list, and how full their queues are."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from aerobee.broker.handlers.common import (
     Handlers,
     answer_when_saved,
     check_can_be_saved,
+    in_slices,
     known_topic,
     peer,
     read_body,
@@ -68,21 +69,30 @@ def update_and_create_topic(broker: Broker, request: Request) -> Command | None:
     return answer_when_saved(request, success(request), broker.topics.file)
 
 
-def update_and_create_topic_list(broker: Broker, request: Request) -> Command | None:
-    """Create or change several topics, all or none."""
+def update_and_create_topic_list(broker: Broker, request: Request) -> None:
+    """Create or change several topics, all or none; one that comes twice as its last entry says."""
     entries = read_body(request).get("topicConfigList")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise Refused(ResponseCode.INVALID_PARAMETER, "topicConfigList is not a list of topics")
+    last = {str(entry.get("topicName") or ""): entry for entry in entries}
+    in_slices(request, _put_all(broker, request, list(last.values())))
+
+
+def _put_all(
+    broker: Broker, request: Request, entries: list[dict[Any, Any]]
+) -> Generator[None, None, Command | None]:
     configs = []
     for entry in entries:
         config = topic_from_json(entry)
         known = broker.topics.get(config.name)
         attributes = _altered(known.attributes if known else {}, config.attributes)
-        configs.append(replace(config, attributes=attributes))
-    for config in configs:
+        config = replace(config, attributes=attributes)
         _check(broker, config)
+        configs.append(config)
+        yield
     for config in configs:
         broker.topics.put(config)
+        yield
     return answer_when_saved(request, success(request), broker.topics.file)
 
 
