@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from loop_turns import watched_turns
+from peers.name_server import CALLS_MAX
 
 from aerobee.broker.auth.model import GET
 from aerobee.broker.auth.needs import Asked, body_names, topics_if_named
@@ -117,6 +119,20 @@ async def test_the_progress_of_all_groups_is_reported(serving: Serving, peer: Pe
     of_group = [entry["g"] for entry in stats["consumeStatsList"] if "g" in entry]
     assert of_group[0][0]["offsetTable"][queue(0)]["consumerOffset"] == 1
     assert body_of(await peer.ask(317, {"isOrder": "true"}))["totalDiff"] == 0
+
+
+async def test_the_progress_of_many_groups_does_not_keep_the_loop(
+    serving: Serving, peer: Peer
+) -> None:
+    for number in range(200):
+        serving.broker.groups.get(f"g{number}")
+        serving.broker.offsets.commit(f"g{number}", "T", 0, 1)
+    with watched_turns() as turns:
+        answer = await peer.ask(317, {"isOrder": "false"})
+    stats = body_of(answer)
+    assert turns.longest < CALLS_MAX
+    assert stats["totalDiff"] == 201
+    assert sum(bool(rows) for entry in stats["consumeStatsList"] for rows in entry.values()) == 201
 
 
 async def test_the_progress_of_many_groups_is_found_in_one_walk(

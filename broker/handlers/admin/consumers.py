@@ -1,12 +1,14 @@
 """Administration of consumers and producers: who is online, who reads what, how far they are."""
 
+from collections.abc import Generator
 from datetime import datetime
 from typing import Any
 
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.handlers.common import Handlers, known_topic, success
+from aerobee.broker.handlers.common import Handlers, in_slices, known_topic, success
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.requests import Request
+from aerobee.protocol.json import fastjson
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.admin_headers import (
     ConsumerGroupHeader,
@@ -112,15 +114,22 @@ def _progress(
     return table
 
 
-def broker_consume_stats(broker: Broker, request: Request) -> Command:
+def broker_consume_stats(broker: Broker, request: Request) -> None:
     """The progress of every group."""
     only_ordered = decode_ext(request.command.ext, ConsumeStatsInBroker).is_order
-    listed = []
+    in_slices(request, _progress_of_all(broker, request, only_ordered))
+
+
+def _progress_of_all(
+    broker: Broker, request: Request, only_ordered: bool
+) -> Generator[None, None, Command]:
+    """With thousands of groups this takes seconds, and so does the text, which is made in parts."""
+    listed: list[bytes] = []
     behind = in_flight = 0
     topics: dict[str, list[str]] = {}
     for topic, group in sorted(broker.offsets.pairs()):
         topics.setdefault(group, []).append(topic)
-    for group in broker.groups.all():
+    for group in list(broker.groups.all()):
         stats = []
         for topic in _subscribed(broker, group, topics.get(group, [])):
             config = broker.topics.get(topic)
@@ -131,17 +140,14 @@ def broker_consume_stats(broker: Broker, request: Request) -> Command:
             for row in table.values():
                 behind += row["brokerOffset"] - row["consumerOffset"]
                 in_flight += row["pullOffset"] - row["consumerOffset"]
-        listed.append({group: stats})
+            yield
+        listed.append(fastjson.dumps({group: stats}))
+        yield
     connection = request.connection
-    return success(
-        request,
-        {
-            "brokerAddr": broker.addresses.route_address(connection.peer, connection.local),
-            "consumeStatsList": listed,
-            "totalDiff": behind,
-            "totalInflightDiff": in_flight,
-        },
-    )
+    address = broker.addresses.route_address(connection.peer, connection.local)
+    rest = {"brokerAddr": address, "totalDiff": behind, "totalInflightDiff": in_flight}
+    all_listed = b',"consumeStatsList":[' + b",".join(listed) + b"]}"
+    return request.command.answer(ResponseCode.SUCCESS, {}, fastjson.dumps(rest)[:-1] + all_listed)
 
 
 def topic_consumers(broker: Broker, request: Request) -> Command:
