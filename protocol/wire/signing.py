@@ -20,6 +20,11 @@ SIGNATURE: Final = "Signature"
 FRESH_CODE: Final = "_c"
 FRESH_NUMBER: Final = "_n"
 FRESH_TIME: Final = "_t"
+SECURITY_TOKEN: Final = "SecurityToken"
+# What signing adds to a request.
+SIGNING_FIELDS: Final = frozenset(
+    {ACCESS_KEY, SIGNATURE, SECURITY_TOKEN, FRESH_CODE, FRESH_NUMBER, FRESH_TIME}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class Credentials:
         ext = command.ext
         ext[ACCESS_KEY] = self.access_key
         if self.security_token:
-            ext["SecurityToken"] = self.security_token
+            ext[SECURITY_TOKEN] = self.security_token
         ext[SIGNATURE] = signature(ext, command.body, self.secret_key)
 
 

@@ -24,6 +24,8 @@ from access.guarded import (
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.daemon.namesrv import AppNameServer
 from aerobee.broker.settings import Settings
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.frame import encode_frame
 from aerobee.protocol.wire.sink_codes import SINK_COMMIT, SINK_PREPARE
 
 NO = 16
@@ -260,6 +262,36 @@ async def test_the_progress_of_a_group_is_shown_in_topics_that_may_be_read_only(
                 ({"topicList": "t;secret"}, NO),
             ):
                 assert (await asker.ask("watcher", 208, GROUP | named)).code == code, named
+
+
+async def test_a_consumer_that_is_asked_for_an_administrator_gets_no_signature(
+    app: AppBroker,
+) -> None:
+    """Codes and the names of fields are not signed: by its client id it could choose what else the
+    signature is good for."""
+    await make_topics(app, "t")
+    asked: asyncio.Queue[Command] = asyncio.Queue()
+
+    class Consumer(Asker):
+        def keep(self, command: Command) -> None:
+            asked.put_nowait(command)
+
+    async with (
+        Asker.connected(app.broker_port) as asker,
+        Consumer.connected(app.broker_port) as consumer,
+    ):
+        beat = {"clientID": "t", "consumerDataSet": [{"groupName": "g"}]}
+        assert (await consumer.ask("sub", 34, {}, beat)).code == 0
+        answer = asker.start("root", 307, {"clientId": "t", "consumerGroup": "g"})
+        while (request := await asyncio.wait_for(asked.get(), 10)).code != 307:
+            pass  # that its group has changed
+        consumer.writer.write(encode_frame(request.answer(0)))
+        assert (await answer).code == 0
+        assert request.ext == {"clientId": "t", "consumerGroup": "g"}
+        stolen = {name: request.ext.get(name, "") for name in ("AccessKey", "Signature")}
+        again = Command(215, {"topic": "t", "zzz": "g"} | stolen, b"", 1 << 20)
+        assert (await asyncio.wait_for(consumer.begin(again), 10)).code == NO
+    assert app.broker.topics.get("t") is not None
 
 
 async def test_21_a_oneway_request_that_is_denied_is_silent_and_changes_nothing(

@@ -18,6 +18,7 @@ from aerobee.protocol.wire.admin_headers import ConsumeDirectly, ConsumerStatus,
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.headers import decode_ext
+from aerobee.protocol.wire.signing import SIGNING_FIELDS
 
 log = structlog.get_logger("aerobee.admin")
 
@@ -42,8 +43,12 @@ def _member(broker: Broker, group: str, client_id: str | None) -> Member:
     raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
 
 
-def _relay(request: Request, member: Member, group: str, ext: dict[str, str], body: bytes) -> None:
+def _relay(request: Request, member: Member, group: str, more: dict[str, str], body: bytes) -> None:
+    """Pass the request on with `more` fields, and the answer back. Without its signature: neither
+    the code nor the names of fields are signed, so the consumer could send other requests by it."""
     code = request.command.code
+    ext = {name: text for name, text in request.command.ext.items() if name not in SIGNING_FIELDS}
+    ext |= more
 
     async def ask() -> Command:
         try:
@@ -68,7 +73,7 @@ def consumer_running_info(broker: Broker, request: Request) -> None:
     """One consumer's own report."""
     header = decode_ext(request.command.ext, RunningInfo)
     member = _member(broker, header.consumer_group, header.client_id)
-    _relay(request, member, header.consumer_group, dict(request.command.ext), b"")
+    _relay(request, member, header.consumer_group, {}, b"")
 
 
 def consume_directly(broker: Broker, request: Request) -> None:
@@ -82,8 +87,7 @@ def consume_directly(broker: Broker, request: Request) -> None:
     record = stored_record(broker, physical_offset)
     if record is None:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"no message has the id {header.msg_id}")
-    ext = dict(request.command.ext)
-    ext["brokerName"] = broker.settings.broker_name
+    ext = {"brokerName": broker.settings.broker_name}
     topic = broker.topics.get(header.topic) if header.topic else None
     group = broker.groups.find(header.consumer_group)
     if topic is not None:
