@@ -6,6 +6,7 @@ by the sessions of some minutes, and by a limit per user. What was made when a f
 in use is not taken again, also if the clock is set back and it seems new.
 """
 
+import re
 from collections import Counter
 from typing import Final
 
@@ -14,7 +15,9 @@ from aerobee.protocol.wire.signing import FRESH_CODE, FRESH_NUMBER, FRESH_TIME
 
 SESSIONS_MAX: Final = 100_000  # of all users
 SESSIONS_PER_USER_MAX: Final = 10_000
-NUMBER_SIZE_MAX: Final = 80
+# A session has one length. The signature covers the values of the fields, one after the other: else
+# a digit of the session, moved to a field of its own before it, would make it another session.
+NUMBER: Final = re.compile(r"([0-9a-f]{16})\.([0-9]{1,18})", re.ASCII)
 
 
 class Freshness:
@@ -63,9 +66,13 @@ class Freshness:
         return self._take(user, number, int(made))
 
     def _take(self, user: str, number: str, made_ms: int) -> str:
-        session, _, counted = number.partition(".")
-        if not (counted.isascii() and counted.isdigit()) or len(number) > NUMBER_SIZE_MAX:
-            return f"{FRESH_NUMBER} must be a session and a number with a point between"
+        parts = NUMBER.fullmatch(number)
+        if parts is None:
+            return (
+                f"{FRESH_NUMBER} must be a session of 16 hexadecimal digits and a number with a "
+                "point between"
+            )
+        session, counted = parts.groups()
         key = (user, session)
         now = self._clock.monotonic()
         last = self._sessions.get(key)

@@ -25,6 +25,8 @@ from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
 from aerobee.protocol.wire.signing import Credentials, Signer
 
 ROOT = Credentials("root", "a-secret-of-root")
+NUMBER = "0123456789abcdef.1"
+OTHER = "fedcba9876543210.1"
 
 
 def frame_of(signer: Signer, code: int, ext: dict[str, Any], body: bytes, codec: int) -> bytes:
@@ -81,6 +83,23 @@ async def test_a_copy_is_refused_and_the_next_request_is_not(
         assert "signed for code 30 and not for 31" in (changed.remark or "")
 
 
+@pytest.mark.parametrize("moved", [1, 15, 16, -1])
+async def test_a_copy_whose_session_is_cut_is_refused(tmp_path: Path, moved: int) -> None:
+    """What is cut off goes to a field beside it: the signature covers the same text."""
+    code, ext, body = REQUESTS["administration"]
+    async with guarded_broker(tmp_path, requests_must_be_fresh=True) as app:
+        signer = Signer(ROOT)
+        for _ in range(10):  # numbers of two digits
+            command = Command(code, {name: str(text) for name, text in ext.items()}, body, 1)
+            signer.sign(command)
+        assert (await answer_to(app, encode_frame(command))).code == 0
+        number = command.ext["_n"]
+        command.ext["_n"] = number[moved:] if moved > 0 else number[:moved]
+        command.ext["_d" if moved > 0 else "_o"] = number[:moved] if moved > 0 else number[moved:]
+        copy = await answer_to(app, encode_frame(command))
+        assert copy.code == 16 and "check signature" not in (copy.remark or "")
+
+
 async def test_our_client_is_served_and_others_get_an_error_that_names_what_is_missing(
     tmp_path: Path,
 ) -> None:
@@ -127,7 +146,7 @@ async def test_wrong_clocks_are_reported_with_their_difference(tmp_path: Path) -
 def test_what_was_made_before_the_start_may_be_a_copy() -> None:
     fresh = Freshness(Clock(), 60_000)
     before = str(Clock().now_ms() - 5000)
-    assert "before the broker has started" in fresh.why_stale("u", 310, "310", "s.1", before)
+    assert "before the broker has started" in fresh.why_stale("u", 310, "310", NUMBER, before)
 
 
 class Hands(Clock):
@@ -149,14 +168,14 @@ def test_no_copy_is_taken_after_the_clock_was_set_back() -> None:
     fresh = Freshness(clock, 60_000)
     clock.ms += 7_200_000
     made = str(clock.now_ms())
-    assert fresh.why_stale("u", 310, "310", "old.1", made) == ""
+    assert fresh.why_stale("u", 310, "310", NUMBER, made) == ""
     clock.ms += 3_600_000  # the session is forgotten with the next one
-    assert fresh.why_stale("u", 310, "310", "new.1", str(clock.now_ms())) == ""
+    assert fresh.why_stale("u", 310, "310", OTHER, str(clock.now_ms())) == ""
     clock.set_by = -3_600_000
-    refused = fresh.why_stale("u", 310, "310", "old.1", made)
+    refused = fresh.why_stale("u", 310, "310", NUMBER, made)
     assert "clock was set back" in refused and "restart the broker" in refused
     clock.ms += 60_000
-    assert fresh.why_stale("u", 310, "310", "now.1", str(clock.now_ms())) == ""
+    assert fresh.why_stale("u", 310, "310", f"{3:016x}.1", str(clock.now_ms())) == ""
 
 
 def test_the_reason_names_a_clock_that_was_set_back_since_the_start() -> None:
@@ -164,7 +183,7 @@ def test_the_reason_names_a_clock_that_was_set_back_since_the_start() -> None:
     fresh = Freshness(clock, 60_000)
     clock.ms += 1_000
     clock.set_by = -3_600_000
-    refused = fresh.why_stale("u", 310, "310", "s.1", str(clock.now_ms()))
+    refused = fresh.why_stale("u", 310, "310", NUMBER, str(clock.now_ms()))
     assert "the broker's clock was set back" in refused and "3599.0 s" in refused
 
 
@@ -174,14 +193,16 @@ def test_a_clock_that_was_set_back_keeps_no_session_longer(monkeypatch: pytest.M
     fresh = Freshness(clock, 1000)
     clock.ms += 600_000
     for number in range(8):
-        assert fresh.why_stale("u", 310, "310", f"a{number}.1", str(clock.now_ms())) == ""
+        assert fresh.why_stale("u", 310, "310", f"a{number:015x}.1", str(clock.now_ms())) == ""
     clock.set_by = -300_000
     clock.ms += 2001
-    assert fresh.why_stale("v", 310, "310", "b.1", str(clock.now_ms())) == ""  # they go with it
+    assert (
+        fresh.why_stale("v", 310, "310", f"{4:016x}.1", str(clock.now_ms())) == ""
+    )  # they go with it
     assert "set back" in fresh.why_stale("v", 310, "310", "b.2", str(clock.now_ms()))
     clock.ms += 300_000
     for number in range(8):
-        assert fresh.why_stale("u", 310, "310", f"b{number}.1", str(clock.now_ms())) == ""
+        assert fresh.why_stale("u", 310, "310", f"b{number:015x}.1", str(clock.now_ms())) == ""
     assert len(fresh._sessions) == 8
 
 
@@ -193,7 +214,7 @@ def test_memory_is_bounded_by_sessions_of_two_windows(monkeypatch: pytest.Monkey
     numbers = itertools.count()
 
     def begin(user: str) -> str:
-        return fresh.why_stale(user, 310, "310", f"{next(numbers)}.1", str(clock.ms))
+        return fresh.why_stale(user, 310, "310", f"{next(numbers):016x}.1", str(clock.ms))
 
     for _ in range(8):
         assert begin("u") == ""
