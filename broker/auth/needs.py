@@ -210,6 +210,8 @@ def topics_of_records(store: MessageStore) -> TopicOfRecord:
     """The topic of a stored record; of a pending one, the topic that it will be delivered to."""
 
     def topic_at(physical_offset: int) -> str | None:
+        if store.commit is not None and physical_offset >= store.committed_offset:
+            store.commit.step()  # in the transient store pool; the handler may read it from there
         message = message_at(store, physical_offset) if physical_offset >= 0 else None
         if message is None:
             return None

@@ -218,6 +218,21 @@ async def test_a_transaction_whose_offset_is_gone_is_ended_only_by_who_may_send_
         assert transactions.open_count == 0
 
 
+async def test_a_transaction_in_the_store_pool_is_ended_only_by_who_may_send_to_its_topic(
+    tmp_path: Path,
+) -> None:
+    """Its record can be read a moment after it was acknowledged."""
+    pool = {"transient_store_pool_enable": True, "commit_interval_commit_log": 60_000}
+    async with guarded_broker(tmp_path, **pool) as app:
+        await make_topics(app, "secret")
+        async with Asker.connected(app.broker_port) as asker:
+            place = (await _places(asker))["HALF"]
+            assert app.broker.store.committed_offset <= place
+            ended = HALF | {"commitLogOffset": place}
+            assert (await asker.ask("pub", 37, ended)).code == NO
+            assert (await asker.ask("root", 37, ended)).code == 0
+
+
 async def test_rows_of_another_topic_are_not_published_however_their_chunk_is_written(
     app: AppBroker,
 ) -> None:
