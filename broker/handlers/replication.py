@@ -93,6 +93,14 @@ def exchange_ha_info(broker: Broker, request: Request) -> Command:
     """Where the master's log can be fetched; a slave of ours says which connection is its own."""
     header = decode_ext(request.command.ext, _SlaveIdentity)
     if header.slave_id is not None and header.slave_id > 0:
+        principal = request.principal
+        user = principal.user if isinstance(principal, Principal) else None
+        if user is not None and not user.is_super:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"User:{user.name} may not copy the log, which has the messages of all topics: "
+                "only a super user may",
+            )
         broker.replication.identify((header.slave_host, header.slave_port), header.slave_id)
     connection = request.connection
     address = broker.addresses.route_address(connection.peer, connection.local)

@@ -279,6 +279,24 @@ async def test_the_progress_of_a_group_is_shown_in_topics_that_may_be_read_only(
                 assert (await asker.ask("watcher", 208, GROUP | named)).code == code, named
 
 
+async def test_only_a_super_user_signs_in_to_copy_the_log(tmp_path: Path) -> None:
+    """It has the messages of all topics; what registers brokers need not read them."""
+    keeper = """  - accessKey: keeper
+    secretKey: a-secret-of-keeper
+    policies: ["allow Cluster:* Update,Get"]
+"""
+    signed_in: list[int] = []
+    async with guarded_broker(tmp_path, USERS + keeper) as app:
+        app.broker.replication.identify = lambda _endpoint, number: signed_in.append(number)
+        async with Asker.connected(app.broker_port) as asker:
+            slave = {"slaveId": 1, "slaveHost": "127.0.0.1", "slavePort": 1}
+            assert (await asker.ask("keeper", 906)).code == 0
+            assert (await asker.ask("keeper", 906, slave)).code == NO
+            assert not signed_in
+            assert (await asker.ask("root", 906, slave)).code == 0
+            assert signed_in == [1]
+
+
 async def test_a_consumer_that_is_asked_for_an_administrator_gets_no_signature(
     app: AppBroker,
 ) -> None:
