@@ -1,4 +1,5 @@
-"""Long searches: each gets a slice of a turn of the loop, one search after the other.
+"""Long searches: each in turn gets a slice of a turn of the loop, so that a short one need not wait
+for the end of a long one.
 
 However many results are wanted and however many records are read for them, other requests are
 served in between.
@@ -38,6 +39,7 @@ class Searches:
         if is_wanted():
             outcome = _piece(search)
             if outcome is None:
+                self._waiting.rotate(-1)
                 asyncio.get_running_loop().call_later(PIECE_S, self._resume)
                 return
         self._waiting.popleft()

@@ -10,7 +10,10 @@ from effort import examples
 from peers.in_process import Client, running_broker
 from waiting import until
 
+from aerobee.broker.services.searches import Searches
 from aerobee.broker.services.topics.config import TopicConfig
+from aerobee.broker.store.index.key_search import Search
+from aerobee.broker.store.results import QueryResult
 from aerobee.protocol.files.record import Message
 
 QUERY, MAX_OFFSET = 12, 30
@@ -50,3 +53,26 @@ async def test_others_are_served_while_a_long_search_is_running(tmp_path: Path) 
         await until(lambda: not app.broker.searches)
         await searcher.close()
         await other.close()
+
+
+async def test_a_short_search_does_not_wait_for_the_end_of_a_long_one() -> None:
+    """A user could keep others from finding anything, by keys with the same hash."""
+
+    def endless() -> Search:
+        while True:
+            yield
+
+    def short() -> Search:
+        for _ in range(3):
+            yield
+        return QueryResult([])
+
+    searches, is_wanted = Searches(), [True]
+    found: list[QueryResult | Exception] = []
+    searches.start(endless(), found.append, lambda: is_wanted[0])
+    searches.start(endless(), found.append, lambda: is_wanted[0])
+    searches.start(short(), found.append, lambda: True)
+    await until(lambda: found, 10)
+    assert len(searches) == 2
+    is_wanted[0] = False
+    await until(lambda: not len(searches))
