@@ -202,7 +202,7 @@ def chunks_of_commit(asked: Asked) -> Iterator[Ask]:
 
 
 def _body(asked: Asked) -> Mapping[Any, Any]:
-    value = fastjson.loads(asked.command.body) if asked.command.body else {}
+    value = fastjson.loads_request(asked.command.body) if asked.command.body else {}
     return value if isinstance(value, dict) else {}
 
 

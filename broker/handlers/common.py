@@ -45,7 +45,7 @@ def success(
 
 def read_body(request: Request) -> dict[Any, Any]:
     """The request's body as a JSON object; Refused when it is none."""
-    value = fastjson.loads(request.command.body) if request.command.body else None
+    value = fastjson.loads_request(request.command.body) if request.command.body else None
     if not isinstance(value, dict):
         raise Refused(ResponseCode.INVALID_PARAMETER, "the request's body is not a JSON object")
     return value

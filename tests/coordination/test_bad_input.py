@@ -103,3 +103,12 @@ async def test_retries_are_counted_only_for_topics_that_exist(serving: Serving, 
     sent_back = stats.find("SNDBCK_PUT_NUMS", "T@g")
     assert sent_back is not None and sent_back[0].nums == 3
     assert stats.find("SNDBCK_PUT_NUMS", "made-up-1@g") is None
+
+
+@pytest.mark.parametrize("code", [18, 34, 41, 200, 225, 400])
+async def test_a_large_body_that_only_the_tolerant_parser_reads_is_refused(
+    peer: Peer, code: int
+) -> None:
+    """It would take the loop a second for each megabyte, whatever rights the client has."""
+    answer = await peer.ask(code, body=b"{a:[" + b"1," * (200 << 10) + b"]}")
+    assert (answer.code, "no standard JSON" in str(answer.remark)) == (29, True)

@@ -160,6 +160,16 @@ def test_references_cannot_make_a_huge_value_of_a_small_body() -> None:
         fastjson.loads(body(20))
 
 
+def test_a_large_request_must_be_standard_json() -> None:
+    size = fastjson.TOLERANT_MAX
+    text = '"' + "x\\n" * (size // 3) + '"'
+    assert fastjson.loads_request("{a:1,'b':0}") == {"a": 1, "b": 0}
+    assert fastjson.loads_request('{"a":' + text + "}")["a"].startswith("x\n")
+    with pytest.raises(JsonError, match="no standard JSON"):
+        fastjson.loads_request("{a:" + text + "}")
+    assert fastjson.loads("{a:" + text + "}") == fastjson.loads('{"a":' + text + "}")
+
+
 JSON_VALUES = st.recursive(
     st.booleans() | st.integers(-(2**60), 2**60) | NAME,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAME, inner, max_size=4),

@@ -134,7 +134,7 @@ async def _ask_status(connection: Peer, ext: dict[str, str]) -> dict[Any, Any] |
     command = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, dict(ext))
     try:
         answer = await connection.request(command, STATUS_TIMEOUT_S)
-        body = fastjson.loads(answer.body) if answer.body else None
+        body = fastjson.loads_request(answer.body) if answer.body else None
     except (TimeoutError, ConnectionError, fastjson.JsonError) as error:
         log.warning(
             "a consumer did not report its offsets", peer=connection.name, reason=str(error)

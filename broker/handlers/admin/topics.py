@@ -219,7 +219,7 @@ def page(
     """The names that a paged request asks for: from the first when the table changed meanwhile."""
     if start is None and count is None and version_text is None:
         return names
-    asked: Any = fastjson.loads(version_text) if version_text else None
+    asked: Any = fastjson.loads_request(version_text) if version_text else None
     begin = max(0, start or 0) if asked == version.to_json() else 0
     return names[
         begin : begin + min(PAGE_SIZE_MAX, max(0, PAGE_SIZE_MAX if count is None else count))

@@ -197,7 +197,7 @@ def query_data_version(service: NameService, request: Request) -> Command:
 
 def _json_object(body: bytes | memoryview) -> dict[Any, Any]:
     try:
-        value = fastjson.loads(body) if body else {}
+        value = fastjson.loads_request(body) if body else {}
     except fastjson.JsonError as error:
         raise HeaderError(str(error)) from None
     return value if isinstance(value, dict) else {}

@@ -67,7 +67,7 @@ def parse_heartbeat(
     body: bytes | memoryview, subscriptions_max: int = SUBSCRIPTIONS_MAX
 ) -> Heartbeat:
     """The heartbeat; Refused when it is malformed, or has more subscriptions in all."""
-    value = fastjson.loads(body) if body else None
+    value = fastjson.loads_request(body) if body else None
     if not isinstance(value, dict):
         raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat's body is not a JSON object")
     client_id = value.get("clientID", value.get("clientId"))
