@@ -114,6 +114,7 @@ def make_folder(root: Path, how: str, rng: random.Random) -> None:
     settle(broker)
     _remember(broker, roles)
     if how == STOPPED:
+        broker.timers.end()
         broker.store.close()
         broker.schedule.save()
         broker.timers.save()

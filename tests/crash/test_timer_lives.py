@@ -39,7 +39,7 @@ def forget_what_has_fired_since_the_checkpoint(patch: pytest.MonkeyPatch) -> Non
 
 @mutant
 def save_the_checkpoint_ahead_of_the_store(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Checkpoints, "_write", lambda self, reached: self.save(reached))
+    patch.setattr(Checkpoints, "save_durable", lambda self, reached: self.save(reached))
 
 
 @mutant

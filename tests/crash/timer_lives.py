@@ -146,6 +146,7 @@ class TimerLife(ServiceLife):
             self.rng.choice((self.flush, self.save_point, self.fire))()
 
     def close(self) -> None:
+        self.timers.end()
         self.store.close()
         self.timers.save()
         self.chain.promised = set(self.chain.sent)

@@ -124,6 +124,7 @@ class World:
         """A clean stop."""
         self.transactions.commit_progress()
         self.offsets.file.save()
+        self.timers.end()
         self.store.close()
         self.schedule.save()
         self.timers.save()

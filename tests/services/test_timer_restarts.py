@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from services.services_world import START_MS, World
 from services.timer_world import cut_commitlog, deliver_at, run_until
+from store.faulty_disk import Fault, FaultyDisk
 from structlog.testing import capture_logs
 
 from aerobee.broker.services.timers.timer_log import UNIT_SIZE
@@ -28,6 +29,47 @@ def test_pending_timers_survive_a_stop_and_a_kill_and_fire_once(world: World, cl
     assert world.timers.pending == 200 - len(before)
     after = run_until(world, START_MS + 12_000)
     assert len(before) + len(after) == 200 and not before.keys() & after.keys()
+
+
+def test_a_start_after_a_stop_reads_no_log_for_copies(world: World) -> None:
+    deliver_at(world, START_MS + 1_000, b"1")
+    run_until(world, START_MS + 3_000)
+    end = world.store.max_physical_offset
+    world.stop()
+    world.open()
+    assert world.timers.checkpoints.mark == end
+
+
+def test_a_stop_whose_last_sync_fails_counts_no_timer_as_delivered(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    world = World(tmp_path / "store", disk=disk)
+    deliver_at(world, START_MS + 1_000, b"1")
+    world.run_timers()
+    world.store.flush.step()
+    world.timers.checkpoints.step()
+    end = world.store.flushed_offset
+    assert list(run_until(world, START_MS + 3_000)) == [b"1"]
+    disk.fail_sync_of = "commitlog"
+    world.stop()
+    disk.fail_sync_of = ""
+    cut_commitlog(world.root, end)  # it was not on disk
+    world.open()
+    assert list(run_until(world, START_MS + 6_000)) == [b"1"]
+    world.close_quietly()
+
+
+def test_a_stop_goes_on_when_the_disk_cannot_say_how_far_timers_are(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    world = World(tmp_path / "store", disk=disk)
+    deliver_at(world, START_MS + 1_000, b"1")
+    run_until(world, START_MS + 3_000)
+    deliver_at(world, START_MS + 60_000, b"2")  # it has not been read: the queue is asked
+    disk.faults = [Fault("read", TIMER_TOPIC, times=1)]
+    world.stop()
+    assert disk.faults[0].raised == 1
+    world.open()
+    assert list(run_until(world, START_MS + 61_000)) == [b"2"]
+    world.close_quietly()
 
 
 def test_a_kill_after_any_step_neither_loses_nor_doubles_a_timer(world: World) -> None:

@@ -148,7 +148,7 @@ class Checkpoints:
             try:
                 await asyncio.to_thread(self._sync)
                 self.rounds_done = self.rounds_begun
-                self._write(reached)
+                self.save_durable(reached)
             except OSError as error:
                 self.note_refused(error)
 
@@ -169,10 +169,11 @@ class Checkpoints:
         self.rounds_begun += 1
         self._sync()
         self.rounds_done = self.rounds_begun
-        self._write(reached)
+        self.save_durable(reached)
 
-    def _write(self, reached: Reached) -> None:
-        """Save the newest progress that is durable; the rest in the next round."""
+    def save_durable(self, reached: Reached) -> bool:
+        """Save the newest progress that is durable; the rest in the next round. Whether this is
+        durable."""
         flushed = self._store.flushed_offset
         for known in (self._waiting, reached):
             if known is not None and known.store_end <= flushed:
@@ -181,6 +182,7 @@ class Checkpoints:
         if reached.store_end > flushed:
             self._waiting = reached
             self.dirty.set()
+        return self._waiting is None
 
     def save(self, reached: Reached) -> None:
         """One write; its first sector is written whole or not at all."""

@@ -113,6 +113,13 @@ class TimerDelivery:
         following = slot.peek()
         return None if following is None else max(following[0], now_ms)
 
+    def has_half_fired(self, slot: TimerSlot | None, now_ms: int) -> bool:
+        """Whether this second is running and has fired in part: Java brokers know only whole
+        seconds."""
+        if slot is None or not slot.waiting or self.last[0] <= slot.second * 1000:
+            return False
+        return now_ms < (slot.second + 1) * 1000
+
     def _prepared(self, place: Place, slot: TimerSlot, now_ms: int) -> _Fired:
         unit = self._log.read(place[1])
         if unit is None:

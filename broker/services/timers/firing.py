@@ -124,6 +124,7 @@ class Timers:
             failure="delivering timers failed",
             tick_ms=settings.timer_precision_ms,
         )
+        self._ended: Reached | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -247,24 +248,25 @@ class Timers:
 
     async def stop(self) -> None:
         """End the loops, at the end of a second; `save` follows once the store has stopped."""
-        while self._is_half_fired():
+        while self._delivery.has_half_fired(self._slot, self._clock.now_ms()):
             await self._clock.sleep(0.02)
         await cancelled(self._tasks)
+        self.end()
 
-    def _is_half_fired(self) -> bool:
-        """Whether the running second has fired in part: Java brokers know only whole seconds."""
-        slot = self._slot
-        if slot is None or not slot.waiting or self._delivery.last[0] <= slot.second * 1000:
-            return False
-        return self._clock.now_ms() < (slot.second + 1) * 1000
+    def end(self) -> None:
+        """No round follows. Before the store's stop: afterwards its log has no end any more."""
+        if self._slot is not None and not self._slot.waiting:
+            self._read_second, self._slot = self._slot.second + 1, None
+        try:
+            self._ended = self._point_now()
+        except OSError as error:  # the last checkpoint counts
+            self.checkpoints.note_refused(error)
 
     def save(self) -> None:
         """The final save, after the store's stop: nothing that was delivered is delivered again."""
-        if self._slot is not None and not self._slot.waiting:
-            self._read_second, self._slot = self._slot.second + 1, None
         self._sync()
-        self.checkpoints.save(self._point_now())
-        self.keeper.save()
+        if self._ended is not None and self.checkpoints.save_durable(self._ended):
+            self.keeper.save()
         self.close()
 
     def _sync(self) -> None:
