@@ -88,13 +88,14 @@ class Lifecycle:
         job = flush.prepare()
         if job is not None:
             flush.complete(await self._flush_worker.run(flush.sync, job))
-        if self._parts.dispatch.reput.drain():
+        is_drained = self._parts.dispatch.reput.drain()
+        if is_drained:
             queue_job = queue_flush.prepare(thorough=True)
             if queue_job is not None:
                 queue_flush.complete(await self._queue_worker.run(queue_flush.sync, queue_job))
         self._flush_worker.stop()
         self._queue_worker.stop()
-        self._finish()
+        self._finish(is_drained)
 
     def close(self) -> None:
         """As `stop`, synchronously: for a store whose coroutines were not started."""
@@ -104,19 +105,22 @@ class Lifecycle:
         if durability.commit is not None:
             durability.commit.try_step()
         durability.flush.step()
-        if self._parts.dispatch.reput.drain():
+        is_drained = self._parts.dispatch.reput.drain()
+        if is_drained:
             durability.queue_flush.step(thorough=True)
-        self._finish()
+        self._finish(is_drained)
 
     def _refuse_puts(self) -> None:
         self._parts.base.refusals.set(
             Cause.SHUT_DOWN, "the broker is shutting down: send to another one"
         )
 
-    def _finish(self) -> None:
+    def _finish(self, is_drained: bool) -> None:
+        """`is_drained`: queues and index have all that was dispatched."""
         abort, durability = self._parts.base.abort, self._parts.durability
         log_end = self._parts.files.commit_log.max_offset
-        is_complete = self._parts.dispatch.dispatcher.dispatched_offset >= log_end
+        dispatched = self._parts.dispatch.dispatcher.dispatched_offset
+        is_complete = is_drained and dispatched >= log_end
         is_flushed = not durability.flush.failed and not durability.queue_flush.is_unfinished
         if is_complete and is_flushed and self.opening.is_finished:
             self._note_clean_stop()

@@ -315,11 +315,11 @@ def recover_as_if_the_stop_was_clean(patch: pytest.MonkeyPatch) -> None:
 def remove_abort_although_the_flush_failed(patch: pytest.MonkeyPatch) -> None:
     real = Lifecycle._finish
 
-    def finish(self: Lifecycle) -> None:
+    def finish(self: Lifecycle, _is_drained: bool) -> None:
         made = self._parts
         made.durability.flush.failed = made.durability.queue_flush.failed = False
         made.dispatch.dispatcher.dispatched_offset = made.files.commit_log.max_offset
-        real(self)
+        real(self, True)
 
     patch.setattr(Lifecycle, "_finish", finish)
 

@@ -229,3 +229,20 @@ def test_a_store_that_cannot_say_that_it_runs_takes_no_sends(
     assert store.finish_start()
     assert (tmp_path / "store" / "abort").exists()
     put(store, 10, 11)
+
+
+def test_keys_that_a_stop_could_not_write_are_found_after_the_next_start(
+    open_store: OpenStore,
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk)
+    put(store, 0, 5)
+    dispatch(store)
+    store.flush.step()
+    store.queue_flush.step(thorough=True)
+    disk.faults = [Fault("write", "/index/", errno.ENOSPC)]
+    put(store, 5, 10)
+    store.close()
+    disk.faults = []
+    store = open_store(disk=disk)
+    assert [found_by_key(store, f"k{number}") for number in range(10)] == [1] * 10
