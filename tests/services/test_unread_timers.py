@@ -1,5 +1,6 @@
 """Timers whose messages stand on a bad sector: they stay pending, and all others are on time."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,3 +157,28 @@ def test_the_list_shows_the_others(world: World, disk: FaultyDisk) -> None:
     spoil(world, disk, 1)
     entries, _ = world.timers.page("", 10)
     assert len(entries) == 2
+
+
+def test_a_timer_that_was_due_before_it_could_be_read_fires_where_the_timer_log_is_not(
+    world: World, disk: FaultyDisk
+) -> None:
+    """On a replica that takes over from a broker with a bad sector, for example."""
+    [body] = set_timers(world, 1)
+    world.advance(0.1)
+    deliver_at(world, START_MS + 3000, b"later" + BIG)
+    spoil(world, disk, 1)
+    while world.clock.now_ms() < START_MS + 8000:
+        world.advance(0.1)
+        with pytest.raises(OSError, match="Input/output"):
+            world.timers.step(world.clock.now_ms())
+        world.dispatch()
+    assert world.bodies("T") == [body]
+    world.store.flush.step()
+    world.timers.checkpoints.step()
+    assert world.timers.checkpoints.point.read_ms > START_MS + 3000
+    world.kill()
+    disk.bad_sectors.clear()
+    shutil.rmtree(world.root / "timerlog")
+    world.open()
+    world.run_timers()
+    assert world.bodies("T") == [body, b"later" + BIG]

@@ -82,7 +82,8 @@ class Enqueue:
         self.queue_offset = 0
         self.pending = 0
         self.noted: set[int] = set()  # records with units that are going to be read again
-        self.skip_before_ms = 0  # timers due before this were delivered long ago
+        self._delivered_ms = 0  # of a rebuild: timers due by then fired long ago ...
+        self._delivered_to = 0  # ... if they are before this queue offset: they had been read
         self._superseded: set[int] = set()  # records of a rebuild whose timers have rolled or fired
         self._stand_ins: set[int] = set()  # copies in a rebuild, whose originals are gone
 
@@ -92,11 +93,13 @@ class Enqueue:
         self._complete_at = log_end
         self.pending = pending
 
-    def rebuild(self, skip_before_ms: int, done: Iterable[int]) -> None:
-        """Units of the timer log are lost: make them again, each once. `done`: records that have
-        fired, or still have a unit. A timer may have several records: copies, of which the first
-        one counts now, and one for each roll, of which the last one counts."""
-        self.skip_before_ms = skip_before_ms
+    def rebuild(self, delivered_ms: int, delivered_to: int, done: Iterable[int]) -> None:
+        """Units of the timer log are lost: make them again, each once. Timers that were due by
+        `delivered_ms` have fired, if they had been read: those before queue offset `delivered_to`.
+        `done`: records that have fired, or still have a unit. A timer may have several records:
+        copies, of which the first one counts now, and one for each roll, of which the last one
+        counts."""
+        self._delivered_ms, self._delivered_to = delivered_ms, delivered_to
         original: dict[int, int] = {}  # of each copy
         rolled: list[int] = []
         for record in self._all_records():
@@ -169,7 +172,11 @@ class Enqueue:
         next_offset = found.next_offset
         copies = [timer for timer in timers if timer.is_copy]
         timers = [timer for timer in timers if not timer.is_copy]
-        due = [timer for timer in timers if self.skip_before_ms < timer.deliver_ms <= now_ms]
+        due = [
+            timer
+            for timer in timers
+            if timer.deliver_ms <= now_ms and not self._was_delivered(timer)
+        ]
         if due and self.log_start is None:
             self.log_start = self._copies_from(due)
         failed = self._deliver_due(due, now_ms) if due else set()
@@ -192,6 +199,11 @@ class Enqueue:
         if not self._delivered:
             self.log_start = None
         return not failed
+
+    def _was_delivered(self, timer: Timer) -> bool:
+        """Whether it was, before a rebuild that reads it again."""
+        was_read = timer.queue_offset < self._delivered_to
+        return was_read and timer.deliver_ms <= self._delivered_ms
 
     def _read(self, record: memoryview) -> Timer | None:
         size, queue_offset, physical_offset = _HEAD.unpack_from(record)

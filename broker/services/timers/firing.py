@@ -184,7 +184,7 @@ class Timers:
         self._loaded_end, self._loaded_second = end, self._clock.now_ms() // 1000
         self.log.load()
         self._delivery.known |= self.keeper.load(self._delivery.known)
-        queue_offset = within_queue(self._store, point.queue_offset)
+        queue_offset = read_to = within_queue(self._store, point.queue_offset)
         unread = self._store.queue_entry(TIMER_TOPIC, 0, queue_offset)
         now_s = self._clock.now_ms() // 1000
         self.wheel.far_from = now_s + REACH_S
@@ -216,7 +216,7 @@ class Timers:
         self._enqueue.start_at(queue_offset, end, found.timers)
         if self.log.end < point.log_end:
             done = self._delivery.known | recovery.noted_records(self.log)
-            self._enqueue.rebuild(point.read_ms, done)
+            self._enqueue.rebuild(point.read_ms, read_to, done)
         if found.timers:
             log.info("timers are pending", timers=found.timers)
         else:
