@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from aerobee.broker.store.files.disk import DiskSpace
 from aerobee.broker.store.files.real_disk import RealDisk
@@ -348,6 +349,46 @@ def test_files_that_an_operator_removed_do_not_end_the_cleaning(
     assert log_files(tmp_path) == 1
     queue_files = sorted(p.name for p in (tmp_path / "store/consumequeue/T/0").iterdir())
     assert int(queue_files[0]) > 0
+
+
+def test_a_topic_recreated_before_its_expired_queue_file_was_removed_keeps_its_own(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    """The thread that removes files may be waiting for a sync meanwhile."""
+    store = open_store()
+    fill_files(store, 2)
+    age(store, clock, 73)
+    store.clean.trigger()
+    chosen = store.clean.choose()
+    assert chosen is not None and store.clean.remove(chosen)
+    derived = next(store.clean.choose_derived())
+    assert derived is not None and os.path.basename(derived[1].path) == f"{0:020d}"
+    store.delete_topic("T")
+    store.put([message(body=b"new")])
+    dispatch(store)
+    with capture_logs() as lines:
+        assert store.clean.remove(derived)
+    assert lines == []
+    assert (tmp_path / "store/consumequeue/T/0" / f"{0:020d}").exists()
+    store.close()
+    assert [bytes(found.body) for found in read_all(open_store())] == [b"new"]
+
+
+def test_a_topic_deleted_before_its_expired_queue_file_was_removed_is_no_failure(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    store = open_store()
+    fill_files(store, 2)
+    age(store, clock, 73)
+    store.clean.trigger()
+    chosen = store.clean.choose()
+    assert chosen is not None and store.clean.remove(chosen)
+    derived = next(store.clean.choose_derived())
+    assert derived is not None
+    store.delete_topic("T")
+    with capture_logs() as lines:
+        assert store.clean.remove(derived)
+    assert lines == []
 
 
 def test_a_full_disk_that_cannot_be_measured_any_more_is_still_full(open_store: OpenStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -23,6 +24,8 @@ class MappedFileQueue:
     __slots__ = (
         "_folder_made",
         "_random",
+        "_removing",
+        "_retired",
         "_unsynced",
         "counters",
         "disk",
@@ -53,6 +56,8 @@ class MappedFileQueue:
         self._unsynced = unsynced
         self._random = random  # random access
         self._folder_made = False
+        self._removing = threading.Lock()
+        self._retired = False
 
     @property
     def min_offset(self) -> int:
@@ -176,10 +181,18 @@ class MappedFileQueue:
             self.remove(self.files.pop())
 
     def remove(self, file: MappedFile) -> None:
-        """Delete one file that is no longer in the list."""
-        with suppress(FileNotFoundError):  # already removed by an operator
-            self.disk.unlink(file.path)
+        """Delete one file that is no longer in the list. From any thread."""
+        with self._removing:
+            if not self._retired:
+                with suppress(FileNotFoundError):  # already removed by an operator
+                    self.disk.unlink(file.path)
         file.close()
+
+    def retire(self) -> None:
+        """Remove nothing more: the folder is going to be deleted, and its paths may be another
+        stream's then. Returns when no removal is under way."""
+        with self._removing:
+            self._retired = True
 
     def expired(
         self, is_expired: Callable[[MappedFile], bool], now_ms: int, force_after_ms: int

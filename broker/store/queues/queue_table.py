@@ -148,7 +148,11 @@ class QueueTable:
         """Delete the topic's queues with files and offsets; how many there were."""
         keys = [key for key in self.table if key[0] == topic]
         for key in keys:
-            self.table.pop(key).destroy()
+            queue = self.table.pop(key)
+            queue.destroy()
+            queue.files.retire()
+            if queue.ext is not None:
+                queue.ext.files.retire()
             self.listened.discard(key)
         self._of_records.clear()
         layout = self._settings.layout

@@ -246,7 +246,8 @@ class Clean:
             self._report("a file could not be removed", error, "unlink", file.path)
             return False
         try:
-            self._disk.syncdir(files.folder)
+            with suppress(FileNotFoundError):  # its topic may have been deleted meanwhile
+                self._disk.syncdir(files.folder)
         except OSError as error:
             self._report("a folder could not be synced", error, "syncdir", files.folder)
         return True
