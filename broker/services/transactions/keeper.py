@@ -33,7 +33,11 @@ class TransactionKeeper:
         if not transactions.prepare():
             return Standing.BUSY
         transactions.read_halves()
-        found = transactions.open_before(self._first_after(end), _AT_ONCE)
+        stop = self._first_after(end)
+        if transactions.unread.has_before(stop):
+            self.problem = "a half message cannot be read from disk"
+            return Standing.STUCK
+        found = transactions.open_before(stop, _AT_ONCE)
         if not found:
             return Standing.CLEAR
         if not may_put:

@@ -1,7 +1,7 @@
 """What a start reads: the two queues of transactions, and the end of the log."""
 
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from aerobee.broker.services.redelivery import put_again
@@ -24,15 +24,25 @@ _READ_COUNT: Final = 512
 _READ_BYTES: Final = 4 << 20
 
 
-def queue_messages(store: "MessageStore", topic: str, queue_offset: int) -> Iterator[StoredMessage]:
-    """The messages of a queue from here to its end."""
+def queue_messages(
+    store: "MessageStore",
+    topic: str,
+    queue_offset: int,
+    unreadable: Callable[[int, OSError], None],
+) -> Iterator[StoredMessage]:
+    """The messages of a queue from here to its end, without those on bad sectors, whose queue
+    offsets are passed to `unreadable`."""
     while True:
         found = store.read_queue(topic, QUEUE_ID, queue_offset, _READ_COUNT, max_bytes=_READ_BYTES)
         try:
             yield from decode_records(store.read_cold(found))
-        except CorruptRecord:
-            offsets = range(queue_offset, found.next_offset)
-            yield from put_again.sound_messages(store, topic, QUEUE_ID, offsets)
+        except (CorruptRecord, OSError):
+            for number in range(queue_offset, found.next_offset):
+                try:
+                    one = range(number, number + 1)
+                    yield from put_again.sound_messages(store, topic, QUEUE_ID, one)
+                except OSError as error:
+                    unreadable(number, error)
         finally:
             found.release()
         if found.status not in (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVING):

@@ -23,6 +23,7 @@ from aerobee.broker.services.topics.table import Topics
 from aerobee.broker.services.transactions.counts import EndCounts
 from aerobee.broker.services.transactions.log_reads import half_of_last_commit, queue_messages
 from aerobee.broker.services.transactions.ops import QUEUE_ID, op_message, op_offsets, root_of
+from aerobee.broker.services.transactions.unread import Unread, half_message
 from aerobee.broker.store.results import PutResult
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.files.record import (
@@ -83,6 +84,7 @@ class Transactions:
         self._left: dict[int, int] = {}  # queue offset of a copy whose file has gone -> root
         self._read = -1  # half messages before this queue offset are known; -1: none yet
         self._done: set[int] = set()  # not yet read, but ended already
+        self.unread = Unread(store)
         self._ops: deque[tuple[int, int]] = deque()  # op queue offset, half queue offset
         self._op_due: list[int] = []  # half messages whose op could not be written
         self._prepared_at = 0
@@ -123,6 +125,8 @@ class Transactions:
         if not self.prepare():
             raise Refused(ResponseCode.SYSTEM_BUSY, "the broker is starting; it will ask again")
         half = self._half(request)
+        if half.queue_offset in self.unread.offsets:  # it could not be read, and can now
+            self.read_halves()
         root = root_of(half)
         newest = self._open.get(root)
         if newest is None:
@@ -229,12 +233,15 @@ class Transactions:
             return True
         if self._store.dispatched_offset < self._prepared_at:
             return False
-        self._read = self._start_offset(TRANSACTION_HALF_TOPIC)
+        start = self._start_offset(TRANSACTION_HALF_TOPIC)
         op_start = self._start_offset(TRANSACTION_OP_TOPIC)
-        for op in queue_messages(self._store, TRANSACTION_OP_TOPIC, op_start):
-            ended = [offset for offset in op_offsets(op.body) if offset >= self._read]
-            self._done.update(ended)
-            self._ops.append((op.queue_offset, max(ended, default=-1)))
+        done: set[int] = set()
+        ops: deque[tuple[int, int]] = deque()
+        for op in queue_messages(self._store, TRANSACTION_OP_TOPIC, op_start, self.unread.warn):
+            ended = [offset for offset in op_offsets(op.body) if offset >= start]
+            done.update(ended)
+            ops.append((op.queue_offset, max(ended, default=-1)))
+        self._read, self._done, self._ops = start, done, ops  # all are known, or none
         self.read_halves()
         self._write_missing_op()
         if self._open:
@@ -243,7 +250,11 @@ class Transactions:
 
     def _write_missing_op(self) -> None:
         """If a crash came between a committed message and its op, write the op now."""
-        half = half_of_last_commit(self._store, self._prepared_at)
+        try:
+            half = half_of_last_commit(self._store, self._prepared_at)
+        except OSError as error:
+            self.unread.warn(-1, error)
+            return
         newest = self._open.get(root_of(half)) if half is not None else None
         if half is not None and newest is not None:
             self._close(root_of(half), newest, self._store.put([op_message(newest, half)])[0])
@@ -254,18 +265,33 @@ class Transactions:
         return min(max(self._offsets.query(TRANSACTION_GROUP, topic, QUEUE_ID), least), most)
 
     def read_halves(self) -> None:
-        """Read the half messages that were stored since the last time."""
-        for half in queue_messages(self._store, TRANSACTION_HALF_TOPIC, self._read):
+        """Read the half messages that were stored since the last time, and those that could not be
+        read before."""
+        for half in self.unread.read_again():
+            self._note_read(half)
+        for half in queue_messages(
+            self._store, TRANSACTION_HALF_TOPIC, self._read, self._note_unread
+        ):
             self._read = half.queue_offset + 1
-            root = root_of(half)
-            older = self._open.get(root, half.queue_offset)
-            if older < half.queue_offset:  # a crash came between this copy and the older one's op
-                del self._open[root]
-                self._op_due.append(older)
-            if half.queue_offset in self._done:
-                self._done.discard(half.queue_offset)
-            elif root not in self._open:
-                self._open[root] = half.queue_offset
+            self._note_read(half)
+
+    def _note_read(self, half: StoredMessage) -> None:
+        root = root_of(half)
+        older = self._open.get(root, half.queue_offset)
+        if older < half.queue_offset:  # a crash came between this copy and the older one's op
+            del self._open[root]
+            self._op_due.append(older)
+        if half.queue_offset in self._done:
+            self._done.discard(half.queue_offset)
+        elif root not in self._open:
+            self._open[root] = half.queue_offset
+
+    def _note_unread(self, queue_offset: int, error: OSError) -> None:
+        self._read = queue_offset + 1
+        if queue_offset in self._done:
+            self._done.discard(queue_offset)
+        else:
+            self.unread.note(queue_offset, error)
 
     def open_halves(self) -> list[tuple[int, int]]:
         """Root and newest copy of each open transaction, the oldest first."""
@@ -279,8 +305,7 @@ class Transactions:
         """The newest copy; None when the transaction has been closed, or its message removed."""
         if self._open.get(root) != queue_offset:
             return None
-        entry = self._store.queue_entry(TRANSACTION_HALF_TOPIC, QUEUE_ID, queue_offset)
-        half = put_again.message_at(self._store, entry[0], entry[1]) if entry else None
+        half = half_message(self._store, queue_offset)
         if half is None and queue_offset < self._read:
             del self._open[root]
             log.error(
@@ -355,8 +380,12 @@ class Transactions:
         """Write the ops that could not be written before."""
         due, self._op_due = self._op_due, []
         for queue_offset in due:
-            entry = self._store.queue_entry(TRANSACTION_HALF_TOPIC, QUEUE_ID, queue_offset)
-            half = put_again.message_at(self._store, entry[0], entry[1]) if entry else None
+            try:
+                half = half_message(self._store, queue_offset)
+            except OSError as error:
+                self.unread.warn(queue_offset, error)
+                self._op_due.append(queue_offset)
+                continue
             if half is None:
                 continue
             result = self._store.put([op_message(queue_offset, half)])[0]
@@ -372,7 +401,7 @@ class Transactions:
             _, half, op = self._progress.popleft()
             self._offsets.commit(TRANSACTION_GROUP, TRANSACTION_HALF_TOPIC, QUEUE_ID, half)
             self._offsets.commit(TRANSACTION_GROUP, TRANSACTION_OP_TOPIC, QUEUE_ID, op)
-        half_offset = min([self._read, *self._open.values(), *self._op_due])
+        half_offset = min([self._read, *self._open.values(), *self._op_due, *self.unread.offsets])
         while self._ops and self._ops[0][1] < half_offset:
             self._ops.popleft()
         op_end = self._store.max_offset(TRANSACTION_OP_TOPIC, QUEUE_ID)
