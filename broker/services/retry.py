@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.retry")
 
 FIRST_LEVEL: Final = 3  # of the first retry, when the consumer leaves it to the broker
+_TIMES_MAX: Final = 2**31 - 1  # that a record holds; any producer can send it
 
 
 class SentBack(NamedTuple):
@@ -129,7 +130,7 @@ def _retried(failed: StoredMessage, topic: str, queue_id: int, store_host: bytes
         text = props.put(text, props.ORIGIN_MESSAGE_ID, failed.message_id)
     message = put_again.copy_for(failed, topic, queue_id, text)
     message.store_host = store_host
-    message.reconsume_times = failed.reconsume_times + 1
+    message.reconsume_times = min(failed.reconsume_times + 1, _TIMES_MAX)
     return message
 
 

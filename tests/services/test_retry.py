@@ -57,6 +57,18 @@ def test_a_consumer_can_choose_the_level_or_give_up_at_once(world: World) -> Non
     assert len(world.read(DEAD)) == 1
 
 
+def test_a_message_with_the_most_retries_that_a_record_holds_can_be_sent_back(
+    world: World,
+) -> None:
+    message = world.message("T", b"a")
+    message.reconsume_times = 2**31 - 1
+    assert world.store.put([message])[0].ok
+    world.dispatch()
+    send_back(world, world.read("T")[0])
+    (dead,) = world.read(DEAD)
+    assert dead.reconsume_times == 2**31 - 1
+
+
 def test_the_largest_level_that_a_client_can_say_is_the_highest_there_is(world: World) -> None:
     world.send("T", b"a")
     send_back(world, world.read("T")[0], level=2**31 - 1)
