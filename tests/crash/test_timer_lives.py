@@ -105,10 +105,10 @@ def remove_a_file_whose_timers_have_fired_but_not_to_disk(patch: pytest.MonkeyPa
 
 @mutant
 def drop_units_that_have_fired_but_not_to_disk(patch: pytest.MonkeyPatch) -> None:
-    def drop_files(self: Timers) -> None:
-        self.log.drop_before(self._store.min_physical_offset, self._read_second)
+    def drop_files(self: TimerKeeper, read_second: int) -> None:
+        self._log.drop_before(self._store.min_physical_offset, read_second)
 
-    patch.setattr(Timers, "_drop_files", drop_files)
+    patch.setattr(TimerKeeper, "drop_files", drop_files)
 
 
 @mutant

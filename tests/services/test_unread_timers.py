@@ -10,6 +10,7 @@ from services.timer_world import deliver_at, run_until
 from store.faulty_disk import SECTOR, FaultyDisk
 from structlog.testing import capture_logs
 
+from aerobee.broker.services.timers.timer_log import UNIT_SIZE
 from aerobee.broker.services.timers.unread import RETRY_MAX_MS
 from aerobee.protocol.names import TIMER_TOPIC
 
@@ -182,3 +183,17 @@ def test_a_timer_that_was_due_before_it_could_be_read_fires_where_the_timer_log_
     world.open()
     world.run_timers()
     assert world.bodies("T") == [body, b"later" + BIG]
+
+
+def test_a_file_of_the_timer_log_whose_end_cannot_be_read_holds_up_no_timer(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    world = World(tmp_path / "files", disk=disk, mapped_file_size_timer_log=4096)
+    for number in range(100):
+        deliver_at(world, START_MS + 1000, b"%d" % number)
+    assert len(run_until(world, START_MS + 4000)) == 100
+    last = UNIT_SIZE * ((4096 - 16) // UNIT_SIZE - 1)  # whether the file may go is asked of it
+    disk.bad_sectors.add((f"timerlog/{0:020d}", last // SECTOR))
+    deliver_at(world, START_MS + 6000, b"later")
+    assert run_until(world, START_MS + 7000) == {b"later": START_MS + 6000}
+    world.close_quietly()

@@ -331,7 +331,7 @@ class Timers:
     def _fire(self, now_ms: int) -> int | None:
         """Fire the due timers of one second; after a long stop there may be very many seconds."""
         if self._slot is None:
-            self._drop_files()
+            self.keeper.drop_files(self._read_second)
             now_s = now_ms // 1000
             second = self.wheel.next_second(self._read_second, now_s + 1)
             if second is None or second * 1000 >= now_ms:
@@ -353,12 +353,6 @@ class Timers:
         self._slot = None
         self.checkpoints.dirty.set()
         return now_ms  # for the next second
-
-    def _drop_files(self) -> None:
-        """Remove files of the timer log that are not needed any more, even after a crash: what has
-        fired since the checkpoint may not be on disk."""
-        on_disk = min(self._read_second, self.checkpoints.point.read_ms // 1000)
-        self.log.drop_before(self._store.min_physical_offset, on_disk)
 
     def _note_dropped(self, count: int) -> None:
         self._enqueue.pending -= count

@@ -122,6 +122,16 @@ class TimerKeeper:
             except OSError as error:  # the checkpoint is written anyway
                 self._journal_failed = str(error)
 
+    def drop_files(self, read_second: int) -> None:
+        """Remove files of the timer log that are not needed any more, even after a crash: what has
+        fired since the checkpoint may not be on disk."""
+        on_disk = min(read_second, self._checkpoints.point.read_ms // 1000)
+        try:
+            self._log.drop_before(self._store.min_physical_offset, on_disk)
+        except OSError as error:  # the timers in other files fire all the same
+            event, then = "a file of the timer log cannot be removed", "retried each second"
+            self._store.reports.disk_error(event, error, call="read", then=then)
+
     # --- carrying
 
     def carry(self, end: int, may_put: bool) -> Standing:

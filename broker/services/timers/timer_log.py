@@ -16,6 +16,7 @@ ahead of the writing, so that it is an error of the write, not of a later sync.
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -168,9 +169,10 @@ class TimerLog:
         return file
 
     def _remove(self, start: int) -> None:
+        with suppress(FileNotFoundError):  # already removed by an operator
+            self._disk.unlink(self._path(start))
         self._files.pop(start).close()
         self._names_unsynced = True
-        self._disk.unlink(self._path(start))
 
     def cut(self, end: int) -> None:
         """Cut the log here: what follows is zeroed or removed."""
