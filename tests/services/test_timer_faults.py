@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from aerobee.broker.services.timers.timer_log import UNIT_SIZE, Unit
 from aerobee.broker.services.timers.wheel import SLOT, SLOTS, Slot
 from aerobee.broker.store.files.disk import DiskFile
+from aerobee.broker.store.files.real_disk import RealFile
 from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.protocol.names import TIMER_TOPIC
 
@@ -110,6 +111,29 @@ def test_a_sync_does_not_write_an_older_slot_over_a_newer_one(
     wheel.sync()
     putting[0].join()
     assert [wheel.get(second) for second in seconds] == [old, new]
+
+
+def test_a_sync_does_not_wait_for_what_is_written_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With new timers during each sync there would be no checkpoint, and no file could go."""
+    syncs = []
+    sync = RealFile.sync
+
+    def set_one_more(file: RealFile) -> None:
+        syncs.append(file.path)
+        sync(file)
+        if len(syncs) < 50:
+            deliver_at(world, START_MS + 60_000, b"%d" % len(syncs))
+            world.timers.step(world.clock.now_ms())
+
+    deliver_at(world, START_MS + 60_000, b"0")
+    world.run_timers()
+    monkeypatch.setattr(RealFile, "sync", set_one_more)
+    world.timers.log.sync()
+    assert len(syncs) == 1
+    world.timers.log.sync()
+    assert len(syncs) == 2
 
 
 def test_a_timer_is_noted_once_when_the_disk_refuses_a_part_of_the_wheel(

@@ -187,9 +187,10 @@ class TimerLog:
         self._block = (NONE, b"")
 
     def sync(self) -> None:
-        """Put on disk what was written since the last time; from any thread."""
-        while self._unsynced:
-            start = self._unsynced.pop()
+        """Put on disk what was written since the last time; from any thread. What is written
+        meanwhile is for the next call."""
+        for start in list(self._unsynced):
+            self._unsynced.discard(start)
             file = self._files.get(start)
             try:
                 if file is not None:
