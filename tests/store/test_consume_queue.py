@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.queues import queue_start
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.queues.consume_queue_ext import is_address
 from aerobee.broker.store.results import Arrival, Boundary, ReadStatus
 from aerobee.protocol.files.java_hash import java_hash
@@ -15,6 +18,7 @@ from aerobee.protocol.files.record import decode_records
 from .conftest import ManualClock, OpenStore, dispatch, message, read_all
 
 ENTRY = struct.Struct(">qiq")
+START_MS = ManualClock().time_ms
 
 
 def queue_bytes(folder: Path, topic: str = "T", queue_id: int = 0, start: int = 0) -> bytes:
@@ -84,6 +88,47 @@ def test_a_queue_that_begins_in_the_middle_is_filled_with_blanks(
     store = open_store()
     assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (123, 124)
     assert store.put([message()])[0].queue_offset == 124
+
+
+def with_blanks(store: MessageStore, total: int, blank: range) -> ConsumeQueue:
+    """A queue as it is rebuilt from a log in which some records are damaged; its store times are
+    its numbers."""
+    queue, clock = store.queue_table.get_or_create("T", 0), store.clock
+    assert isinstance(clock, ManualClock)
+    for number in range(total):
+        if number not in blank:
+            queue.assigned = number
+            clock.time_ms = START_MS + number
+            assert store.put([message(body=b"%d" % number)])[0].ok
+            dispatch(store)
+    return queue
+
+
+@pytest.mark.parametrize("blank", [range(3, 4), range(1, 6), range(40, 90), range(95, 130)])
+def test_slots_of_damaged_records_hide_no_other_message(
+    open_store: OpenStore, blank: range
+) -> None:
+    store = open_store()
+    with_blanks(store, blank.stop + 3, blank)
+    for _ in range(2):
+        store.close()
+        store = open_store()
+        assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (0, blank.stop + 3)
+        for number in range(blank.stop + 3):
+            after, before = (blank.stop, blank.start - 1) if number in blank else (number, number)
+            time_ms = START_MS + number
+            assert store.offset_by_time("T", 0, time_ms) == after
+            assert store.offset_by_time("T", 0, time_ms, Boundary.UPPER) == before
+
+
+def test_a_file_that_ends_with_slots_of_damaged_records_stays_with_the_others(
+    open_store: OpenStore,
+) -> None:
+    store = open_store()
+    queue = with_blanks(store, 60, range(45, 55))
+    assert not queue_start.is_file_expired(queue, 0)
+    entry = queue.entry(44)
+    assert entry is not None and queue_start.is_file_expired(queue, sum(entry[:2]))
 
 
 @pytest.mark.parametrize(

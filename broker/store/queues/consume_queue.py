@@ -199,13 +199,15 @@ class ConsumeQueue:
         self._open_slot(queue_offset * ENTRY_SIZE)
 
     def _skip_to(self, queue_offset: int) -> None:
-        """Fill the slots before `queue_offset` with blanks; an empty queue just begins there."""
+        """Fill the slots before `queue_offset` with blanks, at most as many as a file has; an empty
+        queue just begins there."""
         file_size = self.files.file_size
         file_start = queue_offset * ENTRY_SIZE // file_size * file_size
-        if not self.files.files or self.max_offset * ENTRY_SIZE < file_start:
+        is_wide = (queue_offset - self.max_offset) * ENTRY_SIZE > file_size
+        if not self.files.files or (is_wide and self.max_offset * ENTRY_SIZE < file_start):
             if self.files.files:
                 log.error(
-                    "a queue has a gap: its entries before the gap are dropped",
+                    "a queue has a wide gap: its entries before the gap are dropped",
                     topic=self.topic,
                     queue_id=self.queue_id,
                     was=self.max_offset,

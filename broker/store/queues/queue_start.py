@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
+
 from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.queues.consume_queue_ext import is_address
-from aerobee.protocol.files.queue_entry import BLANK_ENTRY_SIZE, ENTRY, ENTRY_SIZE
+from aerobee.protocol.files.queue_entry import (
+    BLANK_ENTRY_SIZE,
+    ENTRY,
+    ENTRY_OFFSET,
+    ENTRY_PLACE,
+    ENTRY_SIZE,
+)
+from aerobee.protocol.files.queue_entry_columns import ENTRY_TYPE, is_entry
+
+SCANNED: Final = 8192  # slots read at once in search of one that is not blank
 
 
 def last_entry_of(file: MappedFile) -> tuple[int, int]:
@@ -15,26 +28,53 @@ def last_entry_of(file: MappedFile) -> tuple[int, int]:
     return physical_offset, size
 
 
+def first_real(queue: ConsumeQueue, queue_offset: int, end: int) -> int:
+    """The first entry from this offset on that points to a record; `end` if there is none before
+    it. Blank are the slots before a queue's beginning, and those of records that were damaged when
+    the queue was rebuilt."""
+    first = queue.entries(queue_offset, 1) if queue_offset < end else b""
+    if first and 0 < ENTRY_PLACE.unpack(first)[1] < BLANK_ENTRY_SIZE:
+        return queue_offset  # as a rule
+    while queue_offset < end:
+        entries = queue.entries(queue_offset, min(end - queue_offset, SCANNED))
+        if not entries:
+            return end
+        found = np.flatnonzero(is_entry(np.frombuffer(entries, ENTRY_TYPE)))
+        if found.size:
+            return queue_offset + int(found[0])
+        queue_offset += len(entries) // ENTRY_SIZE
+    return end
+
+
 def correct_min_offset(queue: ConsumeQueue, min_physical_offset: int) -> None:
     """Let the queue begin at its first entry whose record the log still has."""
     files = queue.files.files
     low = max(queue.min_offset, queue.files.min_offset // ENTRY_SIZE) if files else queue.max_offset
     high = queue.max_offset
     while low < high:
-        middle = (low + high) // 2
-        entry = queue.entries(middle, 1)
-        physical_offset, size, _ = ENTRY.unpack(entry) if entry else (0, BLANK_ENTRY_SIZE, 0)
-        if size == BLANK_ENTRY_SIZE or physical_offset < min_physical_offset:
+        middle = first_real(queue, (low + high) // 2, high)
+        entry = queue.entries(middle, 1) if middle < high else b""
+        if entry and ENTRY_OFFSET.unpack_from(entry)[0] < min_physical_offset:
             low = middle + 1
         else:
-            high = middle
-    queue.min_offset = low
+            high = (low + high) // 2
+    queue.min_offset = first_real(queue, low, queue.max_offset)
 
 
 def is_file_expired(queue: ConsumeQueue, min_physical_offset: int) -> bool:
     """Whether all entries of the first file point below what the log still has."""
-    physical_offset, size = last_entry_of(queue.files.files[0])
-    return size == BLANK_ENTRY_SIZE or physical_offset < min_physical_offset
+    file = queue.files.files[0]
+    physical_offset, size = last_entry_of(file)
+    if size == BLANK_ENTRY_SIZE:
+        physical_offset = _last_place_in(file)
+    return physical_offset < min_physical_offset
+
+
+def _last_place_in(file: MappedFile) -> int:
+    """The newest record that a full file points to; -1: none, it is blank."""
+    entries = np.frombuffer(file.read(0, file.size - file.size % ENTRY_SIZE), ENTRY_TYPE)
+    found = np.flatnonzero(is_entry(entries))
+    return int(entries["offset"][found[-1]]) if found.size else -1
 
 
 def ext_begin(queue: ConsumeQueue) -> int:

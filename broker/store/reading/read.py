@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 
@@ -11,6 +12,7 @@ from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.broker.store.log.read_records import PROBE, read_record
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.queues.queue_start import first_real
 from aerobee.broker.store.reading.filter_time import FilterTime
 from aerobee.broker.store.reading.plain_read import FASTEST, PlainRead, Take
 from aerobee.broker.store.results import Boundary, ReadResult, ReadStatus
@@ -20,6 +22,7 @@ from aerobee.protocol.files.record_scan import check_record
 
 log = structlog.get_logger("aerobee.store")
 
+DAMAGED_MAX: Final = 64  # records one after the other that a search by time skips
 _NO_BYTES = memoryview(b"")
 _memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -223,18 +226,33 @@ class Reader:
         """LOWER: the first message not before the time (the end if none); UPPER: the last not
         after it (the beginning if none)."""
         low, high = queue.min_offset, queue.max_offset
-        begin = low
+        begin, end = low, high
         while low < high:
-            middle = (low + high) // 2
-            time_ms = self.store_time(queue, middle)
+            middle, time_ms = self._time_from(queue, (low + high) // 2, high)
             before = time_ms < timestamp_ms or (
                 boundary is Boundary.UPPER and time_ms == timestamp_ms
             )
-            if before:
+            if middle < high and before:
                 low = middle + 1
             else:
-                high = middle
-        return low if boundary is Boundary.LOWER else max(low - 1, begin)
+                high = (low + high) // 2
+        if boundary is Boundary.LOWER:
+            return first_real(queue, low, end)
+        return max(low - 1, begin)
+
+    def _time_from(self, queue: ConsumeQueue, queue_offset: int, end: int) -> tuple[int, int]:
+        """The first message from here on whose store time is known, and that; `end` if there is
+        none before it. Without many damaged records together it is one of the next."""
+        for _ in range(DAMAGED_MAX):
+            queue_offset = first_real(queue, queue_offset, end)
+            time_ms = self.store_time(queue, queue_offset) if queue_offset < end else -1
+            if time_ms >= 0 or queue_offset >= end:
+                break
+            entry = queue.entry(queue_offset)
+            if entry is None or entry[0] < self._log.files.min_offset:
+                break  # its record has expired: it is older
+            queue_offset += 1
+        return queue_offset, time_ms
 
 
 def _sound_only(
