@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from services.services_world import START_MS, World
 from structlog.testing import capture_logs
 
 from aerobee.broker.base.refused import Refused
+from aerobee.broker.services.redelivery import put_again
 from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.json import fastjson
@@ -231,3 +233,31 @@ def test_a_full_disk_is_said_once_in_a_while_and_not_with_every_try(
     world.run_schedule()
     world.run_timers()
     assert world.store.max_offset("T", 0) == 120
+
+
+def without_one_record(world: World, place: int) -> None:
+    """The record there is damaged, and the queues are built again from the log."""
+    world.damage(place, 4, b"\xff\xff\xff\xff")
+    world.stop()
+    shutil.rmtree(world.root / "consumequeue")
+    world.open()
+
+
+def test_a_damaged_record_in_a_rebuilt_queue_holds_up_no_message_behind_it(world: World) -> None:
+    sent = [world.send("T", b"%d" % number, DELAY="1") for number in range(7)]
+    without_one_record(world, sent[3].physical_offset)
+    world.advance(1)
+    world.run_schedule()
+    assert world.bodies("T") == [b"%d" % number for number in range(7) if number != 3]
+
+
+def test_a_damaged_record_in_a_rebuilt_queue_is_passed_over_by_retention(
+    world: World,
+) -> None:
+    sent = [world.send("T", b"%d" % number, DELAY="18") for number in range(7)]
+    without_one_record(world, sent[3].physical_offset)
+    found = [
+        put_again.first_at_or_after(world.store, SCHEDULE_TOPIC, 17, one.physical_offset)
+        for one in sent
+    ]
+    assert found == [0, 1, 2, 4, 4, 5, 6]

@@ -352,3 +352,14 @@ def test_a_check_of_large_half_messages_lets_others_have_their_turn(world: World
     world.advance(30)
     turns = sum(1 for _ in world.checks._round(world.clock.now_ms()))
     assert turns >= 4
+
+
+def test_open_ones_behind_many_damaged_records_are_found(world: World) -> None:
+    half(world, b"first")
+    queue = world.store.queue_table.get(TRANSACTION_HALF_TOPIC, 0)
+    assert queue is not None
+    queue.assigned += 2000  # their slots are blank once the queue is built again
+    half(world, b"last")
+    world.reopen_after_kill()
+    assert world.transactions.prepare()
+    assert [root for root, _ in world.transactions.open_halves()] == [0, 2001]

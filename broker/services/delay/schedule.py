@@ -21,6 +21,7 @@ from aerobee.broker.services.redelivery import put_again
 from aerobee.broker.services.redelivery.origins import keep_mark_near, origins_since
 from aerobee.broker.services.redelivery.rounds import FAILED_RETRY_S, Rounds, cancelled
 from aerobee.broker.settings import Settings
+from aerobee.broker.store.queues.queue_start import first_real
 from aerobee.protocol.files.record import Message, StoredMessage
 from aerobee.protocol.files.record_layout import head_part
 from aerobee.protocol.names import SCHEDULE_TOPIC
@@ -180,6 +181,10 @@ class Schedule:
         while len(batch) < BATCH_MAX and batch_bytes < put_again.BATCH_BYTES_MAX:
             try:
                 entry = self._store.queue_entry(SCHEDULE_TOPIC, level - 1, queue_offset)
+                if entry is None and queue_offset < queue.max_offset:  # of damaged records
+                    put_again.log_damaged(SCHEDULE_TOPIC, level - 1, queue_offset)
+                    queue_offset = first_real(queue, queue_offset + 1, queue.max_offset)
+                    continue
                 if entry is None:
                     break
                 physical_offset, size, deliver_ms = entry

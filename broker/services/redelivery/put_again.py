@@ -8,6 +8,7 @@ import structlog
 from aerobee.broker.base import resource_names
 from aerobee.broker.base.reports import Reports
 from aerobee.broker.services.redelivery.origins import origin_field
+from aerobee.broker.store.queues.queue_start import first_real
 from aerobee.broker.store.results import PutResult, PutStatus
 from aerobee.protocol import names
 from aerobee.protocol.files import properties as props
@@ -63,15 +64,18 @@ def first_at_or_after(
 ) -> int:
     """The queue offset of the first message that is stored there or later; the queue's end when
     there is none."""
-    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    low, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    queue, high = store.queue_table.get(topic, queue_id), end
+    if queue is None:
+        return end
     while low < high:
-        middle = (low + high) // 2
-        entry = store.queue_entry(topic, queue_id, middle)
-        if entry is not None and entry[0] >= physical_offset:
-            high = middle
+        middle = first_real(queue, (low + high) // 2, high)
+        entry = store.queue_entry(topic, queue_id, middle) if middle < high else None
+        if entry is None or entry[0] >= physical_offset:
+            high = (low + high) // 2
         else:
             low = middle + 1
-    return low
+    return first_real(queue, low, end)
 
 
 def log_damaged(topic: str, queue_id: int, queue_offset: int) -> None:

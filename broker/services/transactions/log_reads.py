@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from aerobee.broker.services.redelivery import put_again
 from aerobee.broker.services.transactions.ops import QUEUE_ID
-from aerobee.broker.store.results import ReadStatus
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.files.record import (
     TRANSACTION_COMMIT,
@@ -45,7 +44,7 @@ def queue_messages(
                     unreadable(number, error)
         finally:
             found.release()
-        if found.status not in (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVING):
+        if found.next_offset <= queue_offset:
             return
         queue_offset = found.next_offset
 
