@@ -1,14 +1,19 @@
 """Timers on a disk that refuses or damages something."""
 
+import asyncio
 import errno
 import os
 import threading
+from pathlib import Path
 
 import pytest
 from services.services_world import START_MS, World
 from services.timer_world import deliver_at, run_until
+from store.faulty_disk import Fault, FaultyDisk
 from structlog.testing import capture_logs
+from waiting import until
 
+from aerobee.broker.services.redelivery.rounds import cancelled
 from aerobee.broker.services.timers.timer_log import UNIT_SIZE, Unit
 from aerobee.broker.services.timers.wheel import SLOT, SLOTS, Slot
 from aerobee.broker.store.files.disk import DiskFile
@@ -254,3 +259,37 @@ def test_timers_behind_a_damaged_unit_of_the_timer_log_are_read_again(
     came = run_until(world, START_MS + 15_000)
     assert came == {b"%d" % n: START_MS + 5_000 + 700 * n for n in range(10)}
     assert world.timers.pending == 0
+
+
+async def test_a_queue_that_cannot_be_read_for_a_moment_does_not_end_the_checkpoints(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk()
+    world = World(tmp_path / "store", disk=disk)
+    deliver_at(world, START_MS + 1_000, b"1")
+    run_until(world, START_MS + 3_000)
+    deliver_at(world, START_MS + 60_000, b"2")  # it has not been read: the queue is asked
+    world.store.flush.step()
+    disk.faults = [Fault("read", TIMER_TOPIC, times=1)]
+    checkpoints = world.timers.checkpoints
+    running = asyncio.create_task(checkpoints.run(0))
+    checkpoints.dirty.set()
+    await until(lambda: checkpoints.point.read_ms > START_MS or running.done())
+    assert disk.faults[0].raised == 1 and not running.done()
+    await cancelled([running])
+    world.close_quietly()
+
+
+async def test_a_task_that_has_failed_keeps_no_stop_from_going_on() -> None:
+    async def fail() -> None:
+        raise ValueError("a mistake")
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    tasks = [asyncio.create_task(fail(), name="one"), asyncio.create_task(wait())]
+    await asyncio.sleep(0)
+    with capture_logs() as lines:
+        await cancelled(tasks)
+    assert [(line["part"], line["log_level"]) for line in lines] == [("one", "error")]
+    assert not tasks

@@ -3,8 +3,9 @@ of its topic arrives, and when the time of day was set."""
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from aerobee.broker.base.clock import Clock, watch_time_of_day
 from aerobee.broker.base.wake import Wake
@@ -13,6 +14,8 @@ from aerobee.broker.store.results import Arrival
 
 if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.services")
 
 IDLE_S: Final = 60.0
 FAILED_RETRY_S: Final = 1.0
@@ -77,10 +80,12 @@ class Rounds:
 
 
 async def cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel the tasks, and wait for their ends."""
+    """Cancel the tasks, and wait for their ends. One that has failed before does not keep the rest
+    of a stop from running."""
     for task in tasks:
         task.cancel()
-    for task in tasks:
-        with suppress(asyncio.CancelledError):
-            await task
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    for task, end in zip(tasks, ends, strict=True):
+        if isinstance(end, Exception):
+            log.error("a part of a service had failed", part=task.get_name(), exc_info=end)
     tasks.clear()

@@ -143,9 +143,9 @@ class Checkpoints:
         while True:
             await self.dirty.wait()
             await self._clock.sleep(interval_s)
-            reached = self._reached()
             self.rounds_begun += 1
             try:
+                reached = self._reached()
                 await asyncio.to_thread(self._sync)
                 self.rounds_done = self.rounds_begun
                 self.save_durable(reached)
