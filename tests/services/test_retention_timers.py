@@ -18,6 +18,7 @@ from services.retention_world import (
     work,
 )
 from services.services_world import START_MS, HandClock, World
+from store.faulty_disk import SECTOR
 
 from aerobee.broker.services.timers.moves_journal import Journal, Move
 from aerobee.broker.store.files.real_disk import RealDisk
@@ -346,4 +347,22 @@ def test_timers_that_are_due_leave_a_file_though_sends_are_refused(tmp_path: Pat
     forced_steps(world, 5)
     assert world.store.min_physical_offset == FILE_SIZE
     assert world.store.clean.keepers.lost["timer"] == 0
+    world.close_quietly()
+
+
+def test_a_file_with_a_timer_that_cannot_be_read_is_kept(tmp_path: Path) -> None:
+    world, disk = full_world(tmp_path)
+    body, due_ms = b"unreadable" + bytes(3 * SECTOR), START_MS + 2 * HOUR_MS
+    for number in range(3):
+        place = world.store.max_physical_offset
+        deliver_at(world, due_ms, b"%d" % number + body)
+    fill(world)
+    work(world)
+    disk.bad_sectors.add((f"commitlog/{0:020d}", place // SECTOR + 2))
+    for _ in range(20):
+        clean_step(world)
+    assert world.store.min_physical_offset == 0
+    disk.bad_sectors.clear()
+    came = [got for got, _ in run_until(world, due_ms + HOUR_MS)]
+    assert came == [b"%d" % number + body for number in range(3)]
     world.close_quietly()

@@ -189,11 +189,15 @@ class TimerKeeper:
         taken: list[tuple[Unit, Message]] = []
         size = 0
         while self._todo and len(taken) < PUT_AT_ONCE and size < put_again.BATCH_BYTES_MAX:
-            unit = self._log.read(self._todo.popleft())
-            if unit is None or self._is_firing(unit):
-                continue
-            message = message_of(self._store, unit)
-            if message is not None:
+            try:
+                unit = self._log.read(self._todo[0])
+                skipped = unit is None or self._is_firing(unit)
+                message = None if unit is None or skipped else message_of(self._store, unit)
+            except OSError:  # a bad sector: the file is kept, and all these are tried again
+                self._todo.extendleft(each.position for each, _ in reversed(taken))
+                raise
+            self._todo.popleft()
+            if unit is not None and message is not None:
                 taken.append((unit, carried(message)))
                 size += message.size
         results = self._store.put_again([made for _, made in taken]) if taken else []
