@@ -17,6 +17,7 @@ from services.retention_world import (
     work,
 )
 from services.services_world import START_MS, World
+from store.faulty_disk import SECTOR
 from structlog.testing import capture_logs
 
 from aerobee.broker.store.refusals import Cause
@@ -100,6 +101,33 @@ def test_what_the_disk_forces_out_is_named_after_sends_are_refused(tmp_path: Pat
     gone = {b"%06d" % int(lines[at]["keys"][1:]) for at in named}
     assert not came & gone and len(came) + len(gone) == count
     assert world.timers.pending == 0
+    world.close_quietly()
+
+
+@pytest.mark.parametrize("kind", ["half", "delayed", "timer"])
+def test_a_pending_message_on_a_bad_sector_does_not_keep_the_disk_full(
+    tmp_path: Path, kind: str
+) -> None:
+    world, disk = full_world(tmp_path)
+    world.send("filler", bytes(SECTOR))
+    place = world.store.max_physical_offset
+    body = b"unreadable" + bytes(3 * SECTOR)
+    if kind == "half":
+        half(world, body)
+    elif kind == "delayed":
+        world.send("T", body, queue_id=1, DELAY="18")
+    else:
+        deliver_at(world, START_MS + 2 * HOUR_MS, body)
+    fill(world)
+    work(world)
+    world.transactions.read_halves()
+    disk.bad_sectors.add((f"commitlog/{0:020d}", place // SECTOR + 2))
+    used(world, disk, 86)
+    forced_steps(world, 50)
+    assert world.store.min_physical_offset == 0, "the disk is not full yet"
+    used(world, disk, 91)
+    forced_steps(world, 50)
+    assert world.store.min_physical_offset > 0
     world.close_quietly()
 
 

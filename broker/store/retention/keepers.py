@@ -96,7 +96,10 @@ class Keepers:
             except Exception as error:  # cleaning must continue, and nothing be removed by mistake
                 event, then = "pending messages were not stored again", "their file is kept"
                 self._reports.failed(event, error, then=then, kind=keeper.kind)
-                return False
+                if not (forced and isinstance(error, OSError)):
+                    return False
+                keeper.problem = str(error)  # one on a bad sector must not keep the disk full
+                standing = Standing.STUCK
             if self._gain is not None:
                 self._gain -= (keeper.carried_bytes - before) / file.size
             if standing is Standing.BUSY:
@@ -154,8 +157,16 @@ class Keepers:
 
     def _all_waiting(self, end: int) -> Iterator[tuple[str, StoredMessage]]:
         for keeper in self._keepers:
-            for message in keeper.waiting(end):
-                yield keeper.kind, message
+            try:
+                for message in keeper.waiting(end):
+                    yield keeper.kind, message
+            except OSError as error:
+                log.error(
+                    "pending messages are removed with their file, and some cannot be read to name "
+                    "them: the disk is full",
+                    kind=keeper.kind,
+                    reason=str(error),
+                )
 
     def _name_some(self, waiting: Iterator[tuple[str, StoredMessage]]) -> bool:
         """Log the next messages that are lost with the file; whether those were the last."""
