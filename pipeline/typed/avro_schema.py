@@ -24,18 +24,36 @@ _LOGICAL: Final[dict[str, Any]] = {
     "timestamp-millis": TIMESTAMP,
     "timestamp-micros": TIMESTAMP,
 }
+_DIGITS_MAX: Final = 38  # of a decimal, in Delta, Iceberg and Spark
 
 
 def _parsed(shape: Shape) -> Any:
     from fastavro import parse_schema
 
     try:
-        schema = parse_schema(json.loads(shape.source))
+        schema = parse_schema(_plain(json.loads(shape.source)))
     except Exception as error:
         raise SchemaError(f"the Avro schema cannot be read: {error}") from None
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise SchemaError("the Avro schema must be a record's")
     return schema
+
+
+def _plain(node: Any) -> Any:
+    """The schema with those logical types only that have a column type: of the others (uuid, times
+    of day, local times) the values come as what they are stored as."""
+    if isinstance(node, list):
+        return [_plain(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    known = node.get("logicalType") in (*_LOGICAL, "decimal")
+    left_out = () if known else ("logicalType",)
+    inside = ("type", "fields", "items", "values")
+    return {
+        name: _plain(part) if name in inside else part
+        for name, part in node.items()
+        if name not in left_out
+    }
 
 
 def arrow_fields(shape: Shape) -> list[Any]:
@@ -55,6 +73,8 @@ def _type(node: Any, named: dict[str, Any]) -> Any:
             raise SchemaError(f"the Avro type {node} is not supported")
         return found
     if node.get("logicalType") == "decimal":
+        if node["precision"] > _DIGITS_MAX:
+            raise SchemaError(f"a decimal of {node['precision']} digits has no column type")
         return pa.decimal128(node["precision"], node.get("scale", 0))
     if node.get("logicalType") in _LOGICAL:
         return _LOGICAL[node["logicalType"]]
@@ -65,6 +85,8 @@ def _type(node: Any, named: dict[str, Any]) -> Any:
         return pa.map_(pa.string(), _type(node["values"], named))
     if kind == "record":
         fields = [pa.field(one["name"], _type(one["type"], named)) for one in node["fields"]]
+        if not fields:  # a struct without them cannot be written to Parquet
+            raise SchemaError(f"the record {node['name']} has no fields, so no column type")
         named[node["name"]] = pa.struct(fields)
         return named[node["name"]]
     if kind in ("enum", "fixed"):

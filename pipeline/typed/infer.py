@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+import msgspec
+
 _NAMES: Final = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
@@ -58,8 +60,9 @@ class Seen:
 
 
 def _is_time(text: str) -> bool:
+    """Whether it is one for those who decode values by the schema."""
     try:
-        return len(text) > 10 and datetime.fromisoformat(text).tzinfo is not None
+        return msgspec.convert(text, datetime).tzinfo is not None
     except ValueError:
         return False
 
@@ -70,7 +73,7 @@ def infer(values: Iterable[bytes]) -> tuple[dict[str, Any], int, int]:
     for value in values:
         try:
             row = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         if isinstance(row, dict):
             seen.add(row)

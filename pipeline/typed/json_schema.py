@@ -1,7 +1,7 @@
 """JSON schema: to Arrow's types, and to msgspec's, which check and say what does not fit.
 
 Checked are types, required fields and enumerations of text. Fields that the schema does not name
-are ignored; what has no type, or several, becomes JSON text.
+are ignored; what has no type, or several, or is an object without fields, becomes JSON text.
 """
 
 import datetime as dt
@@ -40,9 +40,11 @@ def _document(shape: Shape) -> dict[str, Any]:
         document = json.loads(shape.source)
     except ValueError as error:
         raise SchemaError(f"the JSON schema is not JSON: {error}") from None
-    if not isinstance(document, dict) or not isinstance(document.get("properties"), dict):
-        raise SchemaError("the JSON schema must be an object's, with properties")
-    return document
+    if isinstance(document, dict):
+        properties = document.get("properties")
+        if isinstance(properties, dict) and properties:
+            return document
+    raise SchemaError("the JSON schema must be an object's, with properties")
 
 
 def arrow_fields(shape: Shape) -> list[Any]:
@@ -101,7 +103,7 @@ def _kinds(node: dict[str, Any]) -> list[str]:
 
 def _object(node: dict[str, Any], root: dict[str, Any], above: tuple[str, ...]) -> tuple[Any, Any]:
     properties = node.get("properties")
-    if properties is None:
+    if not properties:  # a struct without fields cannot be written to Parquet
         more = node.get("additionalProperties")
         if not isinstance(more, dict):
             return _TEXT

@@ -45,6 +45,10 @@ def _is_map(field: Any) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
+def _has_fields(field: Any) -> bool:
+    return bool(field.message_type.fields)
+
+
 def _type(field: Any, above: tuple[str, ...]) -> Any:
     if _is_map(field):
         key, value = (
@@ -74,7 +78,8 @@ def _single(field: Any, above: tuple[str, ...]) -> Any:
     if field.cpp_type == F.CPPTYPE_MESSAGE:
         if field.message_type.full_name == _STAMP:
             return TIMESTAMP
-        return pa.struct(_fields(field.message_type, above))
+        # A struct without fields cannot be written to Parquet.
+        return pa.struct(_fields(field.message_type, above)) if _has_fields(field) else pa.string()
     return kinds[field.cpp_type]
 
 
@@ -116,7 +121,7 @@ def _value(field: Any, value: Any) -> Any:
     if field.message_type is not None:
         if field.message_type.full_name == _STAMP:
             return value.ToDatetime()
-        return _row(value)
+        return _row(value) if _has_fields(field) else "{}"
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return known.name if known else str(value)
