@@ -201,9 +201,9 @@ def run_table(job: Any, title: str, metrics: int | None, spark: Any, done: str =
 
     def report(commit: Any) -> None:
         figures.show(commit)
-        show(commit.rows + commit.rejected, commit.behind)
+        show(commit.rows + commit.rejected, 0 if commit.took_all else commit.behind)
         goal = f" (goal {job.fresh:g} s)" if job.fresh else ""
-        late = " LATE" if job.fresh and commit.fresh > job.fresh and not commit.behind else ""
+        late = " LATE" if job.fresh and commit.fresh > job.fresh and commit.took_all else ""
         rejected = f", {commit.rejected} rejected" if commit.rejected else ""
         console.print(
             f"{title}: {_counted(commit.rows, 'row')} in {_counted(commit.files, 'file')}, "

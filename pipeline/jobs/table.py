@@ -74,6 +74,7 @@ class Commit:
     lag: dict[str, dict[str, int]]  # what the brokers hold beyond it
     small_files: int
     rejected: int = 0  # rows that went to the table beside
+    took_all: bool = False  # what was stored when its trigger began; more may have come since
 
     @property
     def behind(self) -> int:
@@ -101,12 +102,13 @@ def keep_table(
                 report(commit)
                 rows += commit.rows + commit.rejected
                 worst = max(commit.seconds, 0.8 * worst)
-            if commit is None or not commit.behind:
+            has_all = commit is None or commit.took_all
+            if has_all:
                 complete(began_at)
             if commit is None and job.fresh is None:
                 break
             keeper.upkeep()
-            if job.fresh is not None and (commit is None or not commit.behind):
+            if job.fresh is not None and has_all:
                 pause = max(0.0, job.fresh - 1.5 * worst) if commit else IDLE_SECONDS
                 stop.wait(max(0.0, min(pause, job.fresh) - (time.monotonic() - began)))
         keeper.upkeep(ending=job.fresh is None)
@@ -270,7 +272,10 @@ class Keeper:
         ends = self._stream.available(end)
         lag = {key: max(0, ends[key] - end.get(key, 0)) for key in ends}
         rows = sum(one.rows for one in files)
-        return Commit(rows, len(files), seconds, fresh, to_json(lag), self._small, rejected)
+        all_there = self._stream.reaches_end
+        return Commit(
+            rows, len(files), seconds, fresh, to_json(lag), self._small, rejected, all_there
+        )
 
     def upkeep(self, *, ending: bool = False) -> None:
         """Merges small files once enough came, and cleans on schedule."""

@@ -72,6 +72,7 @@ class TopicStream:
         self._history_at = 0.0
         self._readings: Readings | None = None
         self._planned_end: Offsets = {}
+        self.reaches_end = False  # whether the planned batch takes all there was
 
     def __getstate__(self) -> dict[str, Any]:  # the reader is shipped to tasks without its links
         return self.__dict__ | {"_cluster": None, "_readings": None}
@@ -185,6 +186,7 @@ class TopicStream:
         if waiting:
             self._last_batch_at = time.monotonic()
         self._planned_end = spread(self._with_new(start, end), end, rows_max)
+        self.reaches_end = all(self._planned_end[key] >= end[key] for key in end)
         return self._planned_end
 
     def _with_new(self, start: Offsets, end: Offsets) -> Offsets:

@@ -209,6 +209,44 @@ def test_a_table_follows_its_topic_and_says_how_fresh_it_is(
     assert set(commits[-1].lag) == {"followed"} and commits[-1].behind == 0
 
 
+class NoWaits(threading.Event):
+    """Does not wait, but remembers how long it should have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.asked.append(timeout or 0.0)
+        return self.is_set()
+
+
+def test_a_topic_that_is_always_written_to_is_committed_as_often_as_fresh_says(
+    spark: SparkSession, broker: AerobeeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(broker.broker, "steady", 1)
+    produce(broker.namesrv, "steady", numbers(10))
+    stop, commits = NoWaits(), []
+    complete_until: list[float] = []
+    append = Keeper._append
+
+    def more_comes_meanwhile(*planned: Any) -> None:
+        produce(broker.namesrv, "steady", numbers(1))
+        append(*planned)
+
+    def tell(commit: Commit) -> None:
+        commits.append(commit)
+        if len(commits) == 3:
+            stop.set()
+
+    monkeypatch.setattr(Keeper, "_append", more_comes_meanwhile)
+    job = TableJob(broker.namesrv, str(tmp_path / "t"), "steady", fresh=600.0)
+    keep_table(spark, job, tell, stop, complete_until.append)
+    assert [commit.behind for commit in commits] == [1, 1, 1]
+    assert len(complete_until) == 3
+    assert len(stop.asked) == 3 and all(0 < seconds <= 600 for seconds in stop.asked)
+
+
 def test_a_table_of_another_shape_is_refused(
     run: Run, broker: AerobeeBroker, tmp_path: Path
 ) -> None:

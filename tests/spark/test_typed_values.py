@@ -1,4 +1,4 @@
-"""Odd values and schemas: they become columns that a Parquet file can hold, or say what is wrong."""
+"""Odd values and schemas: they become columns that Parquet can hold, or say what is wrong."""
 
 from __future__ import annotations
 
