@@ -11,12 +11,20 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from aerobee.pipeline.jobs.table_tasks import Sorting, layout_of, retry_files
+from aerobee.pipeline.columns import arrow_schema
+from aerobee.pipeline.jobs.table_tasks import (
+    NAMED_BY,
+    Sorting,
+    layout_of,
+    names_of,
+    retry_files,
+)
 from aerobee.pipeline.jobs.upkeep import compact
 from aerobee.pipeline.lake.data_files import read_rows, table_schema, write_files
 from aerobee.pipeline.lake.model import RETRIES, DataFile, Held, Numbers, Table, retries
 from aerobee.pipeline.lake.opening import create_table, format_of, open_table, rejected_place
-from aerobee.pipeline.source.queues import Offsets, from_json
+from aerobee.pipeline.source.history import History, Slices, read_part
+from aerobee.pipeline.source.queues import Offsets, from_json, to_json
 from aerobee.pipeline.typed.shape import Shape
 
 REASON: Final = pa.field("reason", pa.string())
@@ -40,14 +48,33 @@ class Rejected:
         self.table.refresh()
         self._held = self.table.held([*queues, RETRIES])
         ahead = from_json(self._held.next)
-        done = {key: ahead[key] for key in start if ahead.get(key, 0) > start[key]}
-        return Sorting(self.shape, layout_of(self._main), layout_of(self.table), done)
+        twice = {key: (at, ahead[key]) for key, at in start.items() if ahead.get(key, 0) > at}
+        layouts = (layout_of(self._main), layout_of(self.table))
+        return Sorting(self.shape, *layouts, self._names_in(twice))
+
+    def _names_in(self, slices: Slices) -> frozenset[tuple[Any, ...]]:
+        """The rows that are here of these ranges: whether they fit the schema of today or not, they
+        are not sorted again."""
+        if not slices:
+            return frozenset()
+        here = History(self.table.where)
+        here.refresh(slices)
+        schema = arrow_schema(NAMED_BY)
+        return frozenset(
+            name
+            for part in here.parts(slices)
+            for rows in read_part(part, NAMED_BY, None, schema)
+            for name in names_of(rows)
+        )
 
     def append(self, files: list[DataFile], main_held: Held) -> None:
-        """Commits a trigger's rejected rows; nothing to do when there are none."""
+        """Commits a trigger's rejected rows; nothing to do when there are none. What is here of a
+        queue beyond the trigger's range, of one that was killed, stays known."""
         if files:
+            ends = from_json(main_held.next)
+            ahead = {k: at for k, at in from_json(self._held.next).items() if at > ends.get(k, at)}
             counted = {RETRIES[0]: {RETRIES[1]: retries(self._held)}}
-            held = Held(main_held.first, main_held.next | counted)
+            held = Held(main_held.first, to_json(ends | ahead) | counted)
             self.table.append(files, held, {"rows": sum(one.rows for one in files)})
             self._held = held
 
@@ -66,7 +93,7 @@ class Rejected:
         self.settle(queues)
         old = self.table.files()
         layouts = (layout_of(self._main), layout_of(self.table))
-        fits, rest = retry_files(self._spark, old, Sorting(self.shape, *layouts, {}))
+        fits, rest = retry_files(self._spark, old, Sorting(self.shape, *layouts))
         moved, left = (sum(one.rows for one in files) for files in (fits, rest))
         if moved:
             held = self._main.held([*queues, RETRIES])

@@ -4,9 +4,9 @@ A task pulls, decodes and writes in Python. No row passes the JVM, whose transpo
 all the rest; Spark hands out the work, runs a failed task again and brings back the files' names.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,9 +15,7 @@ from aerobee.pipeline.columns import DEFAULT_COLUMNS, arrow_schema
 from aerobee.pipeline.lake.data_files import TIMES, FileWriter, Layout, read_rows, write_files
 from aerobee.pipeline.lake.model import ASIDE, DataFile, Table
 from aerobee.pipeline.reused import reused_process
-from aerobee.pipeline.source.history import of_queue
 from aerobee.pipeline.source.puller import Range
-from aerobee.pipeline.source.queues import QueueKey
 from aerobee.pipeline.source.topic_ranges import TopicPlan, read_range
 from aerobee.pipeline.typed.columns import columns_of
 from aerobee.pipeline.typed.decode import decode_values
@@ -58,7 +56,7 @@ class Sorting:
     shape: Shape
     fitting: Layout
     rejected: Layout
-    done: Mapping[QueueKey, int]  # rows below are among the rejected already
+    done: frozenset[tuple[Any, ...]] = frozenset()  # the names of rows that are rejected already
 
 
 def write_typed(
@@ -94,18 +92,24 @@ def sort_rows(batches: Iterable[Any], sorting: Sorting) -> list[tuple[bool, Data
     columns = columns_of(sorting.shape)
     for batch in batches:
         rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        if sorting.done:
+            rows = rows.filter(pa.array([name not in sorting.done for name in names_of(rows)]))
         arrays, reasons = decode_values(rows["value"], sorting.shape)
         reason = pa.array(reasons, pa.string())
         typed = rows
         for field, array in zip(columns, arrays, strict=True):
             typed = typed.append_column(field, array.cast(field.type))
         fitting.add(typed.filter(pc.is_null(reason)))
-        refused = rows.append_column("reason", reason).filter(pc.is_valid(reason))
-        for key, offset in sorting.done.items():
-            again = pc.and_(of_queue(refused, key), pc.less(refused["offset"], offset))
-            refused = refused.filter(pc.invert(again))
-        rejected.add(refused)
+        rejected.add(rows.append_column("reason", reason).filter(pc.is_valid(reason)))
     return [(True, one) for one in fitting.finish()] + [(False, one) for one in rejected.finish()]
+
+
+NAMED_BY: Final = ("topic", "broker", "partition", "offset", "timestamp")
+
+
+def names_of(rows: Any) -> Iterator[tuple[Any, ...]]:
+    """What tells a row from all others, also from those of a queue that was recreated."""
+    return zip(*(rows[name].to_pylist() for name in NAMED_BY), strict=True)
 
 
 def merge_files(spark: Any, groups: Sequence[Sequence[DataFile]], table: Table) -> list[DataFile]:

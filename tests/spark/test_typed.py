@@ -43,7 +43,13 @@ ORDER: dict[str, Any] = {
     },
 }
 pytestmark = pytest.mark.timeout(400)  # a busy machine starts workers slowly
-SCHEMA = Shape("json", json.dumps(ORDER).encode())
+
+
+def shape_of(schema: dict[str, Any]) -> Shape:
+    return Shape("json", json.dumps(schema).encode())
+
+
+SCHEMA = shape_of(ORDER)
 
 
 def order(n: int, **more: Any) -> bytes:
