@@ -119,7 +119,8 @@ def reprocess(
     spark = session("reprocess", master, conf)
     if to:
         chosen = Chosen(source, only, start, end)
-        job = made.TableReprocess(chosen, to, table_format, partition, rows_per_batch, dry_run)
+        by = tuple(dict.fromkeys(partition))
+        job = made.TableReprocess(chosen, to, table_format, by, rows_per_batch, dry_run)
         done = made.reprocess(spark, job, change)
         made_of = "would be read" if dry_run else f"read, {done.rows} rows added to {to}"
         click.echo(f"{done.messages} messages {made_of}")

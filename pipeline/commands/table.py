@@ -115,7 +115,7 @@ def table(
         to,
         topics=topic,
         table_format=table_format,
-        partition_by=(*times[by], *partition),
+        partition_by=tuple(dict.fromkeys((*times[by], *partition))),
         starting=starting,
         rows_per_commit=rows_per_commit,
         fresh=None if once else fresh.total_seconds(),

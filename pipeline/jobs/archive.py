@@ -108,11 +108,34 @@ def read_archive(spark: Any, path: str) -> Any:
         if format_of(where) is not None:
             table = open_table(where)
             schema = _with_values(empty.schema, table.schema())
-            files = [one.path for one in table.files()]
-            if not files:
-                return spark.createDataFrame([], schema)
-            return spark.read.schema(schema).option("basePath", where).parquet(*files)
+            return _read_files(spark.read.schema(schema), table) or spark.createDataFrame(
+                [], schema
+            )
     return spark.read.schema(empty.schema).parquet(path)
+
+
+def _read_files(reader: Any, table: Table) -> Any | None:
+    """The table's rows by Spark's own reader, which takes partition values from the folders' names;
+    None when it has none."""
+    files = table.files()
+    paths = [one.path for one in files]
+    if not files:
+        return None
+    if not all(f"/{name}=" in path for path in paths for name in table.partition_by):
+        # An Iceberg table with values that are no names: its files hold all the columns.
+        return reader.option("recursiveFileLookup", "true").parquet(*paths)
+    rows = reader.option("basePath", table.where).parquet(*paths)
+    for name in table.partition_by:
+        if not all((one.partition[name] or "").isascii() for one in files):
+            rows = rows.withColumn(name, _unescaped(name))
+    return rows
+
+
+def _unescaped(name: str) -> Any:
+    """Spark takes each escaped byte of a folder's name for a character."""
+    from pyspark.sql import functions as f
+
+    return f.decode(f.encode(f.col(f"`{name}`"), "ISO-8859-1"), "UTF-8")
 
 
 def _with_values(known: Any, schema: Any) -> Any:

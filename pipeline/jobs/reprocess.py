@@ -20,6 +20,7 @@ from aerobee.pipeline.jobs.replay import ROWS_PER_BATCH, Change
 from aerobee.pipeline.jobs.row_by_row import is_row_by_row
 from aerobee.pipeline.jobs.slices import Batch, Slice, cut_batches
 from aerobee.pipeline.jobs.table_sink import append_frame
+from aerobee.pipeline.lake.data_files import check_partitions
 from aerobee.pipeline.lake.model import Held, Table, TableError
 from aerobee.pipeline.lake.opening import create_table, format_of, open_table, place
 from aerobee.pipeline.source.partitions import arrow_schema_of
@@ -123,8 +124,7 @@ def _numbers(slices: tuple[Slice, ...], side: str) -> dict[str, dict[str, int]]:
 def _opened(job: TableReprocess, sample: Any) -> Table:
     where = place(job.to)
     schema = _arrow_schema(sample)
-    if missing := [name for name in job.partition_by if name not in schema.names]:
-        raise TableError(f"there is no column {missing[0]} to partition by")
+    check_partitions(schema, job.partition_by)
     if format_of(where) is None:
         return create_table(where, job.table_format, schema, job.partition_by)
     table = open_table(where, writing=True)

@@ -27,6 +27,7 @@ from aerobee.pipeline.lake.model import (
 )
 
 BUFFER_BYTES: Final = TARGET_BYTES  # in memory; files on disk are smaller by their compression
+NAME_MAX: Final = 255  # bytes of a folder's name
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 # Columns made of `timestamp`, by which tables are partitioned.
 TIMES: Final[dict[str, Any]] = {"date": pa.date32(), "hour": pa.int32()}
@@ -51,13 +52,21 @@ def table_schema(partition_by: Sequence[str], typed: Sequence[Any] = ()) -> Any:
     for name in partition_by:
         if name in TIMES:
             schema = schema.append(pa.field(name, TIMES[name]))
-        elif name not in schema.names:
+    check_partitions(schema, partition_by)
+    return schema
+
+
+def check_partitions(schema: Any, partition_by: Sequence[str]) -> None:
+    """TableError where a table with this schema cannot be cut by these columns."""
+    for name in partition_by:
+        if name not in schema.names:
             raise TableError(
                 f"there is no column {name} to partition by; {', '.join(schema.names)}"
             )
-        elif not _is_plain(schema.field(name).type):
+        if not _is_plain(schema.field(name).type):
             raise TableError(f"{name} is a {schema.field(name).type}: partition by text or numbers")
-    return schema
+        if re.search(r"[/=%\x00-\x1f]", name):
+            raise TableError(f"a folder's name cannot hold the column's, {name!r}")
 
 
 def _is_plain(kind: Any) -> bool:
@@ -194,11 +203,19 @@ def sync(path: str) -> None:
 
 
 def _folder(name: str, text: str | None, readable: bool) -> str:
-    if text is None:
+    """The folder of a partition value. As in Hive an empty text has none of its own."""
+    if text is None or (readable and not text):
         return f"{name}={NULL_PARTITION}"
-    if not readable and not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
+    folder = f"{name}={quote(text, safe='')}"
+    is_short = len(os.fsencode(folder)) <= NAME_MAX
+    if readable and not is_short:
+        raise TableError(
+            f"{name} has a value that is too long for a folder's name, {text[:40]}...: partition "
+            "by another column, or use Iceberg"
+        )
+    if not readable and not (is_short and re.fullmatch(r"[A-Za-z0-9_.-]+", text)):
         return f"{name}-{uuid.uuid5(uuid.NAMESPACE_URL, text)}"
-    return f"{name}={quote(text, safe='')}"
+    return folder
 
 
 def hive_values(relative: str, names: Iterable[str]) -> dict[str, str | None]:
