@@ -8,8 +8,9 @@ or after the source has grown, does what is missing.
 import importlib.util
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,13 +19,15 @@ from aerobee.pipeline.jobs.messages import Chosen
 from aerobee.pipeline.jobs.progress import rows_progress, task_progress
 from aerobee.pipeline.jobs.replay import ROWS_PER_BATCH, Change
 from aerobee.pipeline.jobs.row_by_row import is_row_by_row
-from aerobee.pipeline.jobs.slices import Batch, Slice, cut_batches
-from aerobee.pipeline.jobs.table_sink import append_frame
+from aerobee.pipeline.jobs.slices import Batch, cut_batches
+from aerobee.pipeline.jobs.table_sink import Step, append_frame
 from aerobee.pipeline.lake.data_files import check_partitions
-from aerobee.pipeline.lake.model import Held, Table, TableError
+from aerobee.pipeline.lake.model import Table, TableError
 from aerobee.pipeline.lake.opening import create_table, format_of, open_table, place
 from aerobee.pipeline.source.partitions import arrow_schema_of
-from aerobee.pipeline.source.queues import QueueKey, from_json, to_json
+from aerobee.pipeline.source.queues import Offsets, QueueKey, from_json, to_json
+
+_START: Final = QueueKey("(start)", "ms", 0)  # beside the queues: the --start of all runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +80,23 @@ def reprocess(spark: Any, job: TableReprocess, change: Change) -> Made:
     """Runs the function over what the table does not hold yet."""
     sample = change(job.chosen.all(spark))
     table = None if job.dry_run and format_of(place(job.to)) is None else _opened(job, sample)
-    batches = _planned(spark, job, table, whole=not is_row_by_row(sample))
+    batches, done = _planned(spark, job, table, whole=not is_row_by_row(sample))
     messages = sum(batch.rows for batch in batches)
     if job.dry_run or table is None:
         return Made(messages, 0)
-    before = _rows(table)
+    rows = _rows(table)
     with rows_progress(spark, "reprocess", messages) as step:
         for batch in batches:
-            append_frame(spark, change(job.chosen.of(spark, batch)), table, _extended(table, batch))
+            start, end = (
+                _start_of(job) | {one.key: getattr(one, side) for one in batch.slices}
+                for side in ("start", "end")
+            )
+            before = {key: at for key, at in done.items() if key in end}
+            numbers = Step(to_json(start), to_json(end), to_json(before))
+            append_frame(spark, change(job.chosen.of(spark, batch)), table.where, numbers)
+            done |= end
             step(batch.rows)
-    return Made(messages, _rows(table) - before)
+    return Made(messages, _rows(table) - rows)
 
 
 def _rows(table: Table) -> int:
@@ -94,31 +104,44 @@ def _rows(table: Table) -> int:
     return sum(one.rows for one in table.files())
 
 
-def _planned(spark: Any, job: TableReprocess, table: Table | None, *, whole: bool) -> list[Batch]:
+def _planned(
+    spark: Any, job: TableReprocess, table: Table | None, *, whole: bool
+) -> tuple[list[Batch], Offsets]:
+    """What is to be done, and up to where the table holds each queue."""
     counted = job.chosen.counted(spark)
-    done: dict[QueueKey, int] = {}
+    done: Offsets = {}
     with task_progress(spark, "planning"):
         if table is not None:
             queues = counted.select("topic", "broker", "partition").distinct().collect()
-            names = [(row.topic, f"{row.broker or ''}:{row.partition}") for row in queues]
+            names = [(_START.topic, f"{_START.broker}:{_START.queue_id}")]
+            names += [(row.topic, f"{row.broker or ''}:{row.partition}") for row in queues]
             done = from_json(table.held(names).next)
+            _check_start(done, job)
         batches = cut_batches(counted, None if whole else job.rows_per_batch, done)
     if whole and done and batches:
         raise TableError(
             f"{job.to} was made of all messages at once, and there are more now: what looks at "
             "more than one row cannot be resumed; use another place"
         )
-    return batches
+    return batches, done
 
 
-def _extended(table: Table, batch: Batch) -> Held:
-    start, end = (_numbers(batch.slices, side) for side in ("start", "end"))
-    names = [(one.topic, f"{one.broker}:{one.partition}") for one in batch.slices]
-    return table.held(names).extended(start, end)
+def _check_start(done: Offsets, job: TableReprocess) -> None:
+    """TableError for another --start than before: a table only goes on at its end, so it would pass
+    over what lies between the two."""
+    known = done.get(_START, _start_of(job)[_START])
+    if known != _start_of(job)[_START]:
+        since = datetime.fromtimestamp(known / 1000, UTC).isoformat()
+        choice = f"with --start {since}" if known else "without --start"
+        raise TableError(
+            f"{job.to} was made {choice}, and goes on at its end only: say the same, or use "
+            "another place"
+        )
 
 
-def _numbers(slices: tuple[Slice, ...], side: str) -> dict[str, dict[str, int]]:
-    return to_json({one.key: getattr(one, side) for one in slices})
+def _start_of(job: TableReprocess) -> Offsets:
+    start = job.chosen.start
+    return {_START: round(start.timestamp() * 1000) if start else 0}
 
 
 def _opened(job: TableReprocess, sample: Any) -> Table:

@@ -29,8 +29,11 @@ from spark.kills import kill_group, wait_until
 
 import aerobee
 from aerobee.pipeline.cli import pipeline
+from aerobee.pipeline.jobs.messages import Chosen
+from aerobee.pipeline.jobs.reprocess import TableReprocess, reprocess
 from aerobee.pipeline.jobs.row_by_row import is_row_by_row
 from aerobee.pipeline.jobs.slices import cut_batches, ends_of
+from aerobee.pipeline.lake.opening import open_table
 
 pytestmark = pytest.mark.timeout(400)  # a busy machine starts workers slowly
 Run = Callable[..., str]
@@ -203,6 +206,70 @@ def test_a_function_over_history_makes_a_table_that_continues(
     )
     wrong = run(*words[:-2], "--partition", "offset", fails=True)
     assert "use another place" in wrong
+
+
+def test_a_table_of_a_function_never_passes_over_messages_before_its_first_ones(
+    run: Run, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    (tmp_path / "made.py").write_text(FUNCTION)
+    create_topic(broker.broker, "later", 1)
+    produce(broker.namesrv, "later", [b"a"])
+    first = topic_rows(broker.namesrv, "later", ["timestamp"])[0]["timestamp"]
+    second = first
+    while second == first:  # the broker's clock counts milliseconds
+        produce(broker.namesrv, "later", [b"b"])
+        second = topic_rows(broker.namesrv, "later", ["timestamp"])[-1]["timestamp"]
+    kept(run, broker, "later", tmp_path / "source")
+    words: tuple[Any, ...]
+    words = ("reprocess", "--source", tmp_path / "source", "--to", tmp_path / "loud")
+    words = (*words, "--function", f"{tmp_path}/made.py:louder")
+    assert run(*words, "--start", second.isoformat()).startswith("1 messages read, 1 rows added")
+    assert f"loud was made with --start {second.isoformat()}" in run(*words, fails=True)
+    assert run(*words, "--start", second.isoformat()).startswith("0 messages read")
+    assert run(*words, "--start", second.isoformat(), "--dry-run").startswith("0 messages would")
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta", "iceberg"])
+def test_a_table_of_a_function_knows_all_that_it_was_made_of(
+    run: Run, spark: SparkSession, broker: AerobeeBroker, tmp_path: Path, table_format: str
+) -> None:
+    """One batch has one queue, the next has another: the table holds both."""
+    (tmp_path / "made.py").write_text(FUNCTION)
+    topic = f"one-by-one-{table_format}"
+    create_topic(broker.broker, topic, 2)
+    for queue_id in (1, 0):
+        produce(broker.namesrv, topic, [b"%d" % queue_id] * 20, queue_id=queue_id)
+    kept(run, broker, topic, tmp_path / "source")
+    words: tuple[Any, ...]
+    words = ("reprocess", "--source", tmp_path / "source", "--to", tmp_path / "loud")
+    words = (*words, "--function", f"{tmp_path}/made.py:louder", "--format", table_format)
+    words = (*words, "--rows-per-batch", "20")
+    assert run(*words).startswith("40 messages read, 40 rows added")
+    assert run(*words).startswith("0 messages read, 0 rows added")
+
+
+def test_of_two_jobs_that_make_one_table_one_is_refused(
+    run: Run, spark: SparkSession, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    create_topic(broker.broker, "two-makers", 1)
+    produce(broker.namesrv, "two-makers", numbers(5))
+    kept(run, broker, "two-makers", tmp_path / "source")
+    job = TableReprocess(Chosen(str(tmp_path / "source")), str(tmp_path / "t"), "delta")
+    calls = 0
+
+    def meanwhile(rows: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # of the batch; the first was for the columns
+            assert reprocess(spark, job, values).rows == 5
+        return values(rows)
+
+    def values(rows: Any) -> Any:
+        return rows.select("value")
+
+    with pytest.raises(Exception, match="another job adds rows"):
+        reprocess(spark, job, meanwhile)
+    assert sum(one.rows for one in open_table(job.to).files()) == 5
 
 
 def _values(folder: Path, table_format: str) -> list[str]:
