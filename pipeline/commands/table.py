@@ -105,6 +105,7 @@ def table(
     conf: tuple[str, ...],
 ) -> None:
     """Keep TOPIC as a table: exactly once, also over kills. Resumes when run again."""
+    from aerobee.pipeline.jobs.progress import task_progress
     from aerobee.pipeline.jobs.table import Keeper, TableJob
     from aerobee.pipeline.jobs.upkeep import Upkeep
     from aerobee.pipeline.typed.columns import load_shape
@@ -127,7 +128,7 @@ def table(
     )
     spark = session("table", master, conf, retries=True)
     if retry_rejected:
-        with closing(Keeper(spark, job)) as keeper:
+        with closing(Keeper(spark, job)) as keeper, task_progress(spark, "rejected rows"):
             moved, left = keeper.retry_rejected()
         click.echo(f"{moved} rejected rows fit now, {left} do not")
     run_table(job, f"table {topic}", metrics, spark)

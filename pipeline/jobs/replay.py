@@ -15,7 +15,7 @@ from aerobee.pipeline.jobs.messages import Chosen
 from aerobee.pipeline.jobs.progress import rows_progress, task_progress
 from aerobee.pipeline.jobs.resume import Plan, resumed, state_folder
 from aerobee.pipeline.jobs.row_by_row import is_row_by_row
-from aerobee.pipeline.jobs.slices import cut_batches, ends_of
+from aerobee.pipeline.jobs.slices import Batch, cut_batches, ends_of
 from aerobee.pipeline.options import sink_options
 from aerobee.pipeline.wire import Access, Cluster
 
@@ -117,8 +117,7 @@ def _in_batches(spark: Any, job: Replay, change: Change | None) -> Replayed:
         before = sum(batch.rows for batch in plan.batches[:done])
         pending = plan.batches[done:]
         if job.dry_run:
-            frames = (changed(job.chosen.of(spark, batch), change) for batch in pending)
-            return Replayed(sum(int(frame.count()) for frame in frames), before)
+            return Replayed(_counted(spark, job, change, pending), before)
         plan.save()
         sent = 0
         with rows_progress(spark, "replay", sum(batch.rows for batch in pending)) as step:
@@ -130,6 +129,16 @@ def _in_batches(spark: Any, job: Replay, change: Change | None) -> Replayed:
                 sent += batch.rows
                 step(batch.rows)
         return Replayed(sent, before)
+
+
+def _counted(spark: Any, job: Replay, change: Change | None, batches: list[Batch]) -> int:
+    """How many messages the batches would send."""
+    count = 0
+    with rows_progress(spark, "counting", sum(batch.rows for batch in batches)) as step:
+        for batch in batches:
+            count += int(changed(job.chosen.of(spark, batch), change).count())
+            step(batch.rows)
+    return count
 
 
 def _extend(spark: Any, job: Replay, change: Change | None, plan: Plan) -> None:

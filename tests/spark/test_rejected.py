@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 from peers.aerobee_broker import AerobeeBroker
 from pyspark.sql import SparkSession
-from spark.helpers import create_topic, produce
+from spark.helpers import Run, create_topic, last_line, produce
 from spark.test_typed import ORDER, SCHEMA, job, order, rows_of, shape_of
 
 from aerobee.pipeline.jobs.table import Keeper, TableJob, keep_table
@@ -80,3 +82,22 @@ def test_smaller_triggers_after_a_kill_reject_nothing_twice(
     produce(broker.namesrv, topic, values[11:], queue_id=1)
     keep_table(spark, replace(this, rows_per_commit=25), print)
     assert kept(tmp_path / "t") == sorted(values)
+
+
+def test_jobs_that_count_or_try_again_show_how_far_they_are(
+    run: Run, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    create_topic(broker.broker, "watched", 1)
+    produce(broker.namesrv, "watched", [b'{"id": 2}', order(1)])
+    for file, schema in (("strict.json", ORDER), ("loose.json", ORDER | {"required": ["id"]})):
+        (tmp_path / file).write_text(json.dumps(schema))
+    words: tuple[Any, ...]
+    words = ("table", "watched", "--namesrv", broker.namesrv, "--to", tmp_path / "t", "--once")
+    run(*words, "--schema", tmp_path / "strict.json")
+    retried = run(*words, "--schema", tmp_path / "loose.json", "--retry-rejected").output
+    assert "1 rejected rows fit now, 0 do not" in retried
+    assert "rejected rows \u2501" in retried
+    words = ("replay", "--source", tmp_path / "t", "--namesrv", broker.namesrv, "--exactly-once")
+    counted = run(*words, "--topic", "again", "--state", tmp_path / "s", "--dry-run")
+    assert last_line(counted) == "2 messages would be sent"
+    assert re.search(r"counting .*\u2501 2/2", counted.output)
