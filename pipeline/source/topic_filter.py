@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from aerobee.protocol.names import is_system_topic, is_users_topic
+from aerobee.protocol.names import LIGHT_PREFIX, is_system_topic, is_users_topic
 
 
 class topic_filter:
@@ -20,4 +20,6 @@ class topic_filter:
             shown = not is_system_topic(topic)
         else:
             shown = is_users_topic(topic, ())
+        if topic.startswith(LIGHT_PREFIX):  # its entries point to records of other topics
+            return False
         return shown and (self.pattern is None or self.pattern.fullmatch(topic) is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from spark.helpers import create_topic, numbers, produce, topic_rows
 
+from aerobee.pipeline import arrow
 from aerobee.pipeline.options import source_options
 from aerobee.pipeline.source.batch_readers import PathReader
 from aerobee.pipeline.source.topic_filter import topic_filter
@@ -117,6 +119,18 @@ def test_a_topic_that_the_store_does_not_have_is_an_error_as_over_tcp(
     options = source_options({"path": path, "subscribePattern": "gr.*"}, streaming=False)
     PathReader(options, ("value",), StructType()).partitions()
     assert "matches gr.*; set failOnNoMatch=true" in caplog.text
+
+
+def test_what_a_light_queue_points_to_is_read_once(filled: AerobeeBroker) -> None:
+    filled.stop()
+    queues = filled.store / "consumequeue"
+    shutil.copytree(queues / "red", queues / "%LMQ%light")
+
+    def count(**topics: Any) -> int:
+        return sum(batch.num_rows for batch in arrow.read_store(str(filled.store), **topics))
+
+    assert count() == 1000
+    assert count(topics=["%LMQ%light"]) == 500
 
 
 def test_a_topic_without_a_message_yet_is_no_error(

@@ -12,8 +12,9 @@ from aerobee.protocol.files import properties as message_properties
 from aerobee.protocol.files.queue_entry import BLANK_ENTRY_SIZE, ENTRY, ENTRY_SIZE
 from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.files.record_scan import Scanned, check_record
+from aerobee.protocol.names import LIGHT_PREFIX
 
-LIGHT: Final = "%LMQ%"  # RocketMQ's light queues: their entries point to records of other topics
+LIGHT: Final = LIGHT_PREFIX  # their entries point to records of other topics
 
 
 def recover_queue(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None) -> None:
