@@ -34,12 +34,12 @@ class MetricsListener(StreamingQueryListener):  # type: ignore[misc]
         query = progress.name or str(progress.id)
         self._set("batch_seconds", (progress.batchDuration or 0) / 1000, query=query)
         for source in progress.sources:
-            ends = _offsets(source.endOffset)
-            if ends is None:
-                continue  # not one of ours
+            ends = _table(source.endOffset)
+            if ends is None or not _is_ours(ends):
+                continue
             self._add("rows", source.numInputRows, query=query)
             self._set("rows_per_second", source.processedRowsPerSecond or 0.0, query=query)
-            self._reported(query, ends, _offsets(source.latestOffset) or {})
+            self._reported(query, ends, _table(source.latestOffset) or {})
 
     def _reported(self, query: str, ends: Table, latest: Table) -> None:
         for address, waited_ms in latest.pop(WAITED, {}).items():
@@ -55,7 +55,9 @@ class MetricsListener(StreamingQueryListener):  # type: ignore[misc]
                 newest = latest.get(topic, {}).get(queue)
                 if newest is not None:
                     self._set("lag_messages", max(0, newest - end), **labels)
-                    self._set("lag_seconds", ages.get(f"{topic}/{queue}", 0.0), **labels)
+                    age = ages.get(f"{topic}/{queue}") if newest > end else 0.0
+                    if age is not None:  # else the broker did not say
+                        self._set("lag_seconds", age, **labels)
 
     def _add(self, name: str, amount: float, **labels: str) -> None:
         for exporter in self._exporters:
@@ -66,14 +68,19 @@ class MetricsListener(StreamingQueryListener):  # type: ignore[misc]
             exporter.set(name, value, labels)
 
 
-def _offsets(text: str | None) -> Table | None:
-    """{"topic": {"broker:queue": offset}} of our source; None of another's."""
+def _table(text: str | None) -> Table | None:
+    """{"topic": {"queue": offset}}, as our source and Kafka's have it; None of others."""
     try:
         table = json.loads(text or "null")
     except ValueError:
         return None
-    ours = isinstance(table, dict) and all(isinstance(part, dict) for part in table.values())
-    return table if ours else None
+    fits = isinstance(table, dict) and all(isinstance(part, dict) for part in table.values())
+    return table if fits else None
+
+
+def _is_ours(ends: Table) -> bool:
+    """Our queues have their broker's name before their number; Kafka's partitions have none."""
+    return all(":" in queue for queues in ends.values() for queue in queues)
 
 
 def export_metrics(spark: Any, port: int | None = None, *, otel: Any = None) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,42 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader
 from spark.helpers import create_topic, group_offsets, numbers, produce
 
+from aerobee.pipeline.listener import MetricsListener
 from aerobee.pipeline.source.readings import Readings, reported
 from aerobee.spark import export_metrics
 
 HAS_LAG = hasattr(DataSourceStreamReader, "getDefaultReadLimit")
+
+
+class Notes:
+    """An exporter that remembers."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, float] = {}
+
+    def add(self, name: str, amount: float, labels: Mapping[str, str]) -> None:
+        self.found[f"{name} {labels.get('topic', '')}"] = amount
+
+    set = add
+
+
+def seen(end: str, latest: str) -> dict[str, float]:
+    """The figures of a progress report of one source."""
+    notes = Notes()
+    source = SimpleNamespace(endOffset=end, latestOffset=latest, numInputRows=1)
+    source.processedRowsPerSecond = 1.0
+    progress = SimpleNamespace(name="q", id="1", batchDuration=1000, sources=[source])
+    MetricsListener([notes]).onQueryProgress(SimpleNamespace(progress=progress))
+    return notes.found
+
+
+def test_figures_are_of_our_sources_and_no_lag_is_made_up() -> None:
+    assert set(seen('{"orders": {"0": 5}}', '{"orders": {"0": 9}}')) == {"batch_seconds "}  # Kafka
+    latest = '{"orders": {"b:0": 9}, "(lag seconds)": {"orders/b:0": 2.5}}'
+    assert seen('{"orders": {"b:0": 5}}', latest)["lag_seconds orders"] == 2.5
+    assert seen('{"orders": {"b:0": 9}}', latest)["lag_seconds orders"] == 0.0
+    unknown = seen('{"orders": {"b:0": 5}}', '{"orders": {"b:0": 9}}')
+    assert unknown["lag_messages orders"] == 4 and "lag_seconds orders" not in unknown
 
 
 def until(check: Callable[[], bool], seconds: float = 200) -> bool:
