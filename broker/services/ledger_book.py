@@ -200,11 +200,13 @@ class LedgerBook:
         }
 
     def expire(self) -> None:
-        """Drops queries whose last commit, or note of a home, is too long ago; the next save writes
+        """Drops queries whose last commit and note of a home are too long ago; the next save writes
         that."""
         oldest = self._clock.now_ms() - self._keep_ms
-        noted_at = {query: note.at_ms for query, note in self.homes.items()}
-        for query, at_ms in (noted_at | self.committed_at).items():
+        last = dict(self.committed_at)
+        for query, note in self.homes.items():  # a former home's last commit may be much older
+            last[query] = max(note.at_ms, last.get(query, 0))
+        for query, at_ms in last.items():
             if self._keep_ms and at_ms < oldest and query not in self.intents:
                 log.info("a query was forgotten", query=query, last_commit=at_ms)
                 self.drop(query)

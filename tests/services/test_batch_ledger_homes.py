@@ -116,3 +116,16 @@ async def test_a_home_is_forgotten_when_no_one_has_asked_for_it_for_long(world: 
         ledger = open_ledger(world, keep_days=90)
     await ledger.note_home("new", 0, "a")
     assert set(ledger.book.homes) == {"running", "new"}
+
+
+async def test_a_former_home_knows_the_next_one_however_old_its_own_last_commit_is(
+    world: World,
+) -> None:
+    ledger = open_ledger(world, keep_days=90)
+    await ledger.commit("q", 0, [prepare(ledger, "q")], 60_000)
+    await ledger.note_home("q", 1, "a")
+    for _ in range(2):
+        world.advance(60 * 24 * 3600)
+        assert await ledger.home_of("q") == "a"
+    await ledger.note_home("new", 0, "a")
+    assert await ledger.home_of("q") == "a"
