@@ -113,7 +113,7 @@ def _in_batches(spark: Any, job: Replay, change: Change | None) -> Replayed:
         resumed(state_folder(job.state), "replay", job.as_json(), cluster, again=job.again) as plan,
     ):
         done = plan.done(cluster)
-        _extend(spark, job, change, plan)
+        _extend(spark, job, change, plan, done)
         before = sum(batch.rows for batch in plan.batches[:done])
         pending = plan.batches[done:]
         if job.dry_run:
@@ -141,15 +141,24 @@ def _counted(spark: Any, job: Replay, change: Change | None, batches: list[Batch
     return count
 
 
-def _extend(spark: Any, job: Replay, change: Change | None, plan: Plan) -> None:
-    """Adds what came into the source since the plan was made."""
+def _extend(spark: Any, job: Replay, change: Change | None, plan: Plan, done: int) -> None:
+    """Adds what came into the source since the plan was made. A sum over all is not a sum of each
+    part: such a plan has one batch, which is sent as it was planned."""
     rows: int | None = job.rows_per_batch
     if change and not is_row_by_row(changed(job.chosen.all(spark), change)):
-        rows = None  # a sum over all is not a sum of each part
+        rows = None
     elif job.rate:
         rows = min(job.rows_per_batch, max(1, int(job.rate * PACE_SECONDS)))
+    if rows is None and done < len(plan.batches):
+        return
     with task_progress(spark, "planning"):
-        plan.batches += cut_batches(job.chosen.counted(spark), rows, ends_of(plan.batches))
+        new = cut_batches(job.chosen.counted(spark), rows, ends_of(plan.batches))
+    if rows is None and plan.batches and new:
+        raise OptionError(
+            "what looks at more than one row was sent of all messages at once, and there are "
+            f"{new[0].rows} more now: --again sends it of all of them"
+        )
+    plan.batches += new
 
 
 def _wait(began: float, sent: int, rate: int | None) -> None:

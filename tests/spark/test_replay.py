@@ -29,6 +29,7 @@ from spark.kills import kill_group, wait_until
 
 import aerobee
 from aerobee.pipeline.cli import pipeline
+from aerobee.pipeline.jobs import replay
 from aerobee.pipeline.jobs.messages import Chosen
 from aerobee.pipeline.jobs.reprocess import TableReprocess, reprocess
 from aerobee.pipeline.jobs.row_by_row import is_row_by_row
@@ -126,6 +127,32 @@ def test_an_exactly_once_replay_that_is_run_again_sends_only_what_is_new(
     assert "its plan is not in" in elsewhere and "--again" in elsewhere
     run(*words, "--again")
     assert topic_values(broker.namesrv, "is") == wanted + wanted
+
+
+def test_a_sum_that_was_sent_is_not_followed_by_a_sum_of_what_is_new(
+    run: Run, broker: AerobeeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(broker.broker, "summed", 1)
+    produce(broker.namesrv, "summed", numbers(30))
+    kept(run, broker, "summed", tmp_path / "t")
+    words: tuple[Any, ...]
+    words = ("replay", "--source", tmp_path / "t", "--namesrv", broker.namesrv, "--topic", "sums")
+    words = (*words, "--exactly-once", "--sql", "select string(count(*)) as value from messages")
+    with monkeypatch.context() as patch:
+        patch.setattr(replay, "_publish", killed)
+        run(*words, fails=True)
+    produce(broker.namesrv, "summed", numbers(5))
+    kept(run, broker, "summed", tmp_path / "t")
+    assert run(*words).startswith("30 messages read")  # what was planned
+    assert topic_values(broker.namesrv, "sums") == Counter([b"30"])
+    assert "there are 5 more now: --again" in run(*words, fails=True)
+    assert run(*words, "--again").startswith("35 messages read")
+    assert run(*words).startswith("0 messages read")
+    assert topic_values(broker.namesrv, "sums") == Counter([b"30", b"35"])
+
+
+def killed(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.timeout(900)  # it starts Spark again and again
