@@ -27,6 +27,7 @@ from aerobee.pipeline.lake.model import (
 )
 
 BUFFER_BYTES: Final = TARGET_BYTES  # in memory; files on disk are smaller by their compression
+OPEN_MAX: Final = 64  # files that a task writes at once
 NAME_MAX: Final = 255  # bytes of a folder's name
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 # Columns made of `timestamp`, by which tables are partitioned.
@@ -97,8 +98,10 @@ class FileWriter:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self._schema = pa.ipc.read_schema(pa.py_buffer(layout.schema))
         self._pending: list[Any] = []
         self._size = 0
+        self._open: dict[tuple[str | None, ...], _OpenFile] = {}  # by partition values
         self.files: list[DataFile] = []
 
     def add(self, rows: Any) -> None:
@@ -106,14 +109,72 @@ class FileWriter:
         self._pending.append(whole)
         self._size += whole.nbytes
         if self._size >= BUFFER_BYTES:
-            self.finish()
+            self._write()
 
     def finish(self) -> list[DataFile]:
         """Writes what is left; all files so far."""
-        if self._pending and any(rows.num_rows for rows in self._pending):
-            self.files += _write(pa.concat_tables(self._pending), self._layout)
-        self._pending, self._size = [], 0
+        self._write()
+        self._close(self._open)
         return self.files
+
+    def _write(self) -> None:
+        """What is pending to the open files. Those are closed once they are large enough on disk:
+        in memory rows may take many times that."""
+        if self._pending and any(rows.num_rows for rows in self._pending):
+            names = self._layout.partition_by
+            rows = with_times(pa.concat_tables(self._pending), names)
+            for field in self._schema:
+                if field.name not in rows.schema.names:  # of a schema before this one
+                    rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
+            for values, part in _parts(rows, names):
+                key = tuple(values.values())
+                if key not in self._open:
+                    self._open[key] = _OpenFile(values, self._layout, self._schema)
+                self._open[key].add(part)
+            full = [key for key, one in self._open.items() if one.size >= TARGET_BYTES]
+            self._close(full if len(self._open) <= OPEN_MAX else self._open)
+        self._pending, self._size = [], 0
+
+    def _close(self, keys: Iterable[tuple[str | None, ...]]) -> None:
+        self.files += [self._open.pop(key).close() for key in list(keys)]
+
+
+class _OpenFile:
+    """A file of one partition that gets more rows."""
+
+    def __init__(self, values: dict[str, str | None], layout: Layout, schema: Any) -> None:
+        folders = [_folder(name, text, layout.readable_paths) for name, text in values.items()]
+        folder = "/".join([layout.folder, *folders])
+        self._values, self._schema = values, schema
+        self._path = f"{folder}/part-{uuid.uuid4()}.parquet{layout.suffix}"
+        self._filesystem, self._inner = file_system(self._path)
+        self._filesystem.create_dir(self._inner.rpartition("/")[0], recursive=True)
+        self._sink = self._filesystem.open_output_stream(self._inner)
+        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd")
+        self._rows = 0
+        self._extents: list[tuple[int | None, int | None, int | None]] = []
+
+    @property
+    def size(self) -> int:
+        return int(self._sink.tell())
+
+    def add(self, rows: Any) -> None:
+        self._writer.write_table(rows.select(self._schema.names).cast(self._schema), 1 << 20)
+        self._rows += rows.num_rows
+        self._extents.append(_extent(rows))
+
+    def close(self) -> DataFile:
+        self._writer.close()
+        self._sink.close()
+        if isinstance(self._filesystem, pafs.LocalFileSystem):
+            sync(self._inner)  # before a commit names it
+        size = self._filesystem.get_file_info(self._inner).size
+        lows, highs, oldest = (
+            [number for number in column if number is not None]
+            for column in zip(*self._extents, strict=True)
+        )
+        ends = (min(lows, default=None), max(highs, default=None), min(oldest, default=None))
+        return DataFile(self._path, self._rows, size, self._values, *ends)
 
 
 def write_files(batches: Iterable[Any], layout: Layout) -> list[DataFile]:
@@ -122,16 +183,6 @@ def write_files(batches: Iterable[Any], layout: Layout) -> list[DataFile]:
     for batch in batches:
         writer.add(batch)
     return writer.finish()
-
-
-def _write(rows: Any, layout: Layout) -> Iterator[DataFile]:
-    schema = pa.ipc.read_schema(pa.py_buffer(layout.schema))
-    rows = with_times(rows, layout.partition_by)
-    for field in schema:
-        if field.name not in rows.schema.names:  # of a schema before this one
-            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
-    for values, part in _parts(rows, layout.partition_by):
-        yield _write_one(part.select(schema.names).cast(schema), part, values, layout)
 
 
 def _parts(rows: Any, names: tuple[str, ...]) -> Iterator[tuple[dict[str, str | None], Any]]:
@@ -166,20 +217,6 @@ def value_of(text: str | None, kind: Any) -> Any:
     if pa.types.is_boolean(kind):
         return text == "true"
     return date.fromisoformat(text) if pa.types.is_date(kind) else int(text)
-
-
-def _write_one(rows: Any, whole: Any, values: dict[str, str | None], layout: Layout) -> DataFile:
-    folders = [_folder(name, text, layout.readable_paths) for name, text in values.items()]
-    folder = "/".join([layout.folder, *folders])
-    path = f"{folder}/part-{uuid.uuid4()}.parquet{layout.suffix}"
-    filesystem, inner = file_system(path)
-    filesystem.create_dir(inner.rpartition("/")[0], recursive=True)
-    with filesystem.open_output_stream(inner) as sink:
-        pq.write_table(rows, sink, compression="zstd", row_group_size=1 << 20)
-    if isinstance(filesystem, pafs.LocalFileSystem):
-        sync(inner)  # before a commit names it
-    size = filesystem.get_file_info(inner).size
-    return DataFile(path, rows.num_rows, size, values, *_extent(whole))
 
 
 def _extent(rows: Any) -> tuple[int | None, int | None, int | None]:
