@@ -69,9 +69,11 @@ class MasterClient:
         except (KeyError, ValueError) as error:
             raise LinkError(f"master {self.address} does not report its {error}") from None
 
-    async def log_end(self) -> int:
+    async def log_bounds(self) -> tuple[int, int]:
+        """Where its log begins and ends."""
+        figures = await self._figures()
         try:
-            return int((await self._figures())["commitLogMaxOffset"])
+            return int(figures["commitLogMinOffset"]), int(figures["commitLogMaxOffset"])
         except (KeyError, ValueError) as error:
             raise LinkError(f"master {self.address} does not report its {error}") from None
 

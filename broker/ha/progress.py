@@ -37,6 +37,7 @@ class Progress:
     delays: dict[Any, Any]
     timers: tuple[bytes, int] | None  # the checkpoint, and the log offset that it covers
     ledger: tuple[list[dict[str, Any]], int] | None
+    log_start: int | None  # pending messages before it are stored again; None: not by this master
     log_end: int  # requested last: the tables above do not reach beyond it
 
 
@@ -79,13 +80,12 @@ class ProgressSync:
             await self._take_over(found)
 
     async def _ask(self, client: MasterClient, is_ours: bool) -> Progress:
-        return Progress(
-            await client.ask_json(RequestCode.GET_ALL_CONSUMER_OFFSET),
-            await client.ask_json(RequestCode.GET_ALL_DELAY_OFFSET),
-            await self._ask_timers(client),
-            await self._ask_ledger(client) if is_ours else None,
-            await client.log_end(),
-        )
+        offsets = await client.ask_json(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        delays = await client.ask_json(RequestCode.GET_ALL_DELAY_OFFSET)
+        timers = await self._ask_timers(client)
+        ledger = await self._ask_ledger(client) if is_ours else None
+        start, end = await client.log_bounds()
+        return Progress(offsets, delays, timers, ledger, start if is_ours else None, end)
 
     async def _ask_timers(self, client: MasterClient) -> tuple[bytes, int] | None:
         """The timers' checkpoint; None from a master that has none (4.9)."""
@@ -104,6 +104,7 @@ class ProgressSync:
         return (await client.ask_json(SINK_LIST)).get("queries") or [], noted_end
 
     async def _take_over(self, found: Progress) -> None:
+        self._store.clean.kept_by_master = found.log_start
         self._offsets.take_over(found.offsets)
         self._schedule.take_over(found.delays)
         if found.timers is not None and self._timers is not None:

@@ -268,15 +268,15 @@ async def test_progress_waits_until_the_slave_has_the_log_that_it_refers_to(
         await send_many(client, "orders", 10)
         asked = 0
 
-        async def ahead(_: MasterClient) -> int:
+        async def ahead(_: MasterClient) -> tuple[int, int]:
             nonlocal asked
             asked += 1
-            return end + 1
+            return 0, end + 1
 
         async with running_slave(tmp_path, master) as slave:
             await in_step(slave, master)
             end = master.broker.store.max_physical_offset
-            monkeypatch.setattr(MasterClient, "log_end", ahead)
+            monkeypatch.setattr(MasterClient, "log_bounds", ahead)
             await until(lambda: asked)
             master.broker.offsets.commit("billing", "orders", 0, 7)
             await grown(lambda: rounds, 2)

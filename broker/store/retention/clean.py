@@ -8,7 +8,7 @@
 The ratios count only while less than diskReservedBytes is free as well; 0 lets them act alone.
 Queue and index files are removed after the log files that they point to; the current file is never
 removed. Pending messages in a file (timers, delayed and half messages) are stored again before it
-is removed: see `keepers`.
+is removed: see `keepers`. A slave cannot do that: it keeps a file for as long as its master does.
 """
 
 from __future__ import annotations
@@ -99,6 +99,8 @@ class Clean:
         self.keepers = Keepers(
             refusals, reports, lambda: (commit_log.max_offset, commit_log.flushed_offset)
         )
+        # At a slave: its master keeps what is pending from here on. None: our keepers do.
+        self.kept_by_master: int | None = 0 if settings.is_slave else None
         self.on_removed: Removed | None = None
         self._reason = ""  # why the chosen file is removed
         self._written_ms = 0  # when it was written last
@@ -204,6 +206,8 @@ class Clean:
                 self._cover()
             return None
         asked = first is not None and first.usable and is_expired(first)
+        if first is not None and asked and not state.force and self._master_has(first):
+            return None
         if first is not None and asked and not self.keepers.is_clear(first, state.force):
             return None
         force_after_ms = self.settings.destroy_maped_file_interval_forcibly
@@ -220,6 +224,13 @@ class Clean:
             self._written_ms = self._disk.modified_ms(file.path)
         log.info("a commitlog file is removed", path=file.path, forced=state.force)
         return files, file
+
+    def _master_has(self, file: MappedFile) -> bool:
+        if self.kept_by_master is None or file.end <= self.kept_by_master:
+            return False
+        event = "an expired file is kept: the master has not removed it yet, or is not known"
+        self._reports.log(event, level="info", path=file.path)
+        return True
 
     def choose_derived(self) -> Iterator[Chosen | None]:
         """Queue and index files that point only to removed log, each detached when it is yielded.
