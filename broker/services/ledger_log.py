@@ -47,13 +47,12 @@ def end_of(store: MessageStore) -> int:
 
 def noted_from(store: MessageStore, number: int) -> Iterator[Noted]:
     """The records from this number on that still exist."""
-    number = max(number, store.min_offset(LEDGER_TOPIC, 0))
-    while (entry := store.queue_entry(LEDGER_TOPIC, 0, number)) is not None:
-        record = put_again.message_at(store, entry[0])
+    for number in range(max(number, store.min_offset(LEDGER_TOPIC, 0)), end_of(store)):
+        entry = store.queue_entry(LEDGER_TOPIC, 0, number)
+        record = put_again.message_at(store, entry[0]) if entry is not None else None
         content = fastjson.loads(record.body) if record is not None else None
-        if isinstance(content, dict):
+        if entry is not None and isinstance(content, dict):
             yield Noted(number, entry[0], content)
-        number += 1
 
 
 def noted_after(store: MessageStore, physical_offset: int) -> Iterator[Noted]:

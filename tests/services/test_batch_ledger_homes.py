@@ -1,6 +1,7 @@
 """The ledger of the exactly-once sink: which broker commits a query's batches."""
 
 import os
+import shutil
 from typing import Any
 
 import pytest
@@ -81,6 +82,20 @@ async def test_a_home_is_known_after_a_start_from_the_file_or_from_the_log(
     await ledger.forget("q")
     os.unlink(ledger.book.path)
     assert await open_ledger(world).home_of("q") is None
+
+
+async def test_a_damaged_note_hides_no_later_one(world: World, ledger: BatchLedger) -> None:
+    notes = []
+    for query in ("first", "damaged", "last"):
+        notes.append(world.store.max_physical_offset)
+        await ledger.note_home(query, 0, "a")
+    for path in (ledger.book.path, ledger.book.path + ".bak"):
+        os.unlink(path)
+    world.damage(notes[1], 4, b"\xff\xff\xff\xff")
+    world.stop()
+    shutil.rmtree(world.root / "consumequeue")
+    world.open()
+    assert sorted(open_ledger(world).book.homes) == ["first", "last"]
 
 
 async def test_a_slave_takes_over_its_masters_homes(world: World, ledger: BatchLedger) -> None:
