@@ -173,7 +173,7 @@ def snapshot(directory: str, commitlog: str | None, as_json: bool, destination: 
 @click.option("--since", type=MOMENT, help="Stored at or after: a time, Unix seconds, 15m, 2h.")
 @click.option("--until", type=MOMENT, help="Stored before.")
 @click.option("-k", "--key", help="With this key, or unique key.")
-@click.option("-n", "--limit", type=int, help="At most this many.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most this many.")
 def dump(
     directory: str,
     commitlog: str | None,

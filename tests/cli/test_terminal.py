@@ -161,6 +161,7 @@ async def test_control_characters_do_not_reach_the_terminal(aerobee_broker: Embe
         (["send", "orders", "x", "--delay", "nan"], "delay"),
         (["send", "orders", "x", "--delay", "inf"], "delay"),
         (["topic", "list", "--timeout", "nan"], "timeout"),
+        (["store", "dump", ".", "--limit", "-1"], "--limit"),
     ],
 )
 async def test_wrong_usage_is_reported_as_such(
