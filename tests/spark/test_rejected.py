@@ -87,12 +87,12 @@ def test_smaller_triggers_after_a_kill_reject_nothing_twice(
 def test_jobs_that_count_or_try_again_show_how_far_they_are(
     run: Run, broker: AerobeeBroker, tmp_path: Path
 ) -> None:
-    create_topic(broker.broker, "watched", 1)
-    produce(broker.namesrv, "watched", [b'{"id": 2}', order(1)])
+    create_topic(broker.broker, "tried-again", 1)
+    produce(broker.namesrv, "tried-again", [b'{"id": 2}', order(1)])
     for file, schema in (("strict.json", ORDER), ("loose.json", ORDER | {"required": ["id"]})):
         (tmp_path / file).write_text(json.dumps(schema))
     words: tuple[Any, ...]
-    words = ("table", "watched", "--namesrv", broker.namesrv, "--to", tmp_path / "t", "--once")
+    words = ("table", "tried-again", "--namesrv", broker.namesrv, "--to", tmp_path / "t", "--once")
     run(*words, "--schema", tmp_path / "strict.json")
     retried = run(*words, "--schema", tmp_path / "loose.json", "--retry-rejected").output
     assert "1 rejected rows fit now, 0 do not" in retried

@@ -6,7 +6,7 @@ import os
 import time
 
 from peers.aerobee_broker import AerobeeBroker
-from peers.wire import Wire
+from peers.wire import Wire, pull_ext
 
 
 def trim_oldest_file(broker: AerobeeBroker, topic: str, queue_id: int) -> int:
@@ -20,10 +20,11 @@ def trim_oldest_file(broker: AerobeeBroker, topic: str, queue_id: int) -> int:
     deadline = time.monotonic() + 30
     with Wire(broker.broker) as wire:
         while time.monotonic() < deadline:
-            assert wire.request(329, {}).code == 0  # files go one after the other
-            are_gone = not any(file.exists() for file in expired)
+            assert wire.request(329, {}).code == 0  # files go one after the other, then
+            are_gone = not any(file.exists() for file in expired)  # the queue's beginning moves
             answer = wire.request(31, {"topic": topic, "queueId": str(queue_id)})
-            if are_gone and int(answer.ext["offset"]) > 0:
-                return int(answer.ext["offset"])
+            first = int(answer.ext["offset"])
+            if are_gone and first and wire.request(11, pull_ext(topic, queue_id, first)).code == 0:
+                return first
             time.sleep(0.2)
     raise AssertionError("the broker kept its oldest files")
