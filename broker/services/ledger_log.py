@@ -45,9 +45,9 @@ def end_of(store: MessageStore) -> int:
     return store.queue_end(LEDGER_TOPIC, 0)
 
 
-def noted_from(store: MessageStore, number: int) -> Iterator[Noted]:
+def noted_from(store: MessageStore, first: int) -> Iterator[Noted]:
     """The records from this number on that still exist."""
-    for number in range(max(number, store.min_offset(LEDGER_TOPIC, 0)), end_of(store)):
+    for number in range(max(first, store.min_offset(LEDGER_TOPIC, 0)), end_of(store)):
         entry = store.queue_entry(LEDGER_TOPIC, 0, number)
         record = put_again.message_at(store, entry[0]) if entry is not None else None
         content = fastjson.loads(record.body) if record is not None else None
