@@ -18,6 +18,7 @@ from aerobee.protocol.wire.codes import ResponseCode
 from aerobee.protocol.wire.command import Command
 
 Owner = TypeVar("Owner")
+Config = TypeVar("Config")
 Handlers = Mapping[int, Callable[[Broker, Request], Command | None]]
 
 _AROUND: Final = 50  # levels around a configuration, at most, wherever it is written
@@ -146,6 +147,33 @@ def in_slices(request: Request, work: Generator[None, None, Command | None]) -> 
     connection = request.connection
     connection.waits_begin()
     InOrder().add(connection.turns, run())
+
+
+def put_listed(
+    request: Request,
+    kind: str,
+    checked: Callable[[dict[Any, Any]], Config],
+    put: Callable[[Config], object],
+    file: TableFile,
+) -> None:
+    """Create or change several topics or groups (`kind`), all or none; one that comes twice as its
+    last entry says."""
+    entries = read_body(request).get(f"{kind}ConfigList")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"{kind}ConfigList is not a list of {kind}s")
+    last = {str(entry.get(f"{kind}Name") or ""): entry for entry in entries}
+
+    def work() -> Generator[None, None, Command | None]:
+        configs = []
+        for entry in last.values():
+            configs.append(checked(entry))
+            yield
+        for config in configs:
+            put(config)
+            yield
+        return answer_when_saved(request, success(request), file)
+
+    in_slices(request, work())
 
 
 def unsaved_text(file: TableFile, error: OSError) -> str:

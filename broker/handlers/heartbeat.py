@@ -1,16 +1,13 @@
 """Clients come, stay and go: HEART_BEAT, UNREGISTER_CLIENT, GET_CONSUMER_LIST_BY_GROUP."""
 
-import asyncio
 from collections.abc import Generator
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import structlog
 
 from aerobee.broker.base import resource_names
-from aerobee.broker.base.turns import Turns
-from aerobee.broker.handlers.common import Handlers, peer, reply_later, success
+from aerobee.broker.handlers.common import Handlers, in_slices, peer, success
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.requests import Request
 from aerobee.broker.services.clients.heartbeats import (
@@ -41,7 +38,7 @@ def heart_beat(broker: Broker, request: Request) -> Command | None:
     work = _register(broker, request, heartbeat)
     if heartbeat.size <= AT_ONCE:
         return _end_of(work)
-    reply_later(request, partial(_in_slices, broker.turns, work))
+    in_slices(request, work)
     return None
 
 
@@ -76,18 +73,6 @@ def _end_of(work: Generator[None, None, Command]) -> Command:
         except StopIteration as done:
             answer: Command = done.value
             return answer
-
-
-async def _in_slices(turns: Turns, work: Generator[None, None, Command]) -> Command:
-    """A heartbeat of thousands of subscriptions: other clients are served in between."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            answer: Command = done.value
-            return answer
-        if turns.is_over():
-            await asyncio.sleep(0)
 
 
 def _producers(broker: Broker, request: Request, heartbeat: Heartbeat) -> str:

@@ -1,7 +1,7 @@
 """Administration of consumer groups: create, change, delete, list, forbid."""
 
-from collections.abc import Generator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -13,9 +13,9 @@ from aerobee.broker.handlers.common import (
     Handlers,
     answer_when_saved,
     check_can_be_saved,
-    in_slices,
     known_group,
     peer,
+    put_listed,
     read_body,
     success,
 )
@@ -37,25 +37,9 @@ def update_and_create_group(broker: Broker, request: Request) -> Command | None:
 
 
 def update_and_create_group_list(broker: Broker, request: Request) -> None:
-    """Create or change several groups, all or none; one that comes twice as its last entry says."""
-    entries = read_body(request).get("groupConfigList")
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise Refused(ResponseCode.INVALID_PARAMETER, "groupConfigList is not a list of groups")
-    last = {str(entry.get("groupName") or ""): entry for entry in entries}
-    in_slices(request, _put_all(broker, request, list(last.values())))
-
-
-def _put_all(
-    broker: Broker, request: Request, entries: list[dict[Any, Any]]
-) -> Generator[None, None, Command | None]:
-    configs = []
-    for entry in entries:
-        configs.append(_checked(broker, entry))
-        yield
-    for config in configs:
-        broker.groups.put(config)
-        yield
-    return answer_when_saved(request, success(request), broker.groups.file)
+    """Create or change several groups, all or none."""
+    groups = broker.groups
+    put_listed(request, "group", partial(_checked, broker), groups.put, groups.file)
 
 
 def _fits(number: int) -> bool:

@@ -1,7 +1,8 @@
 """Administration of topics: create, change, delete, list, and how full their queues are."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -12,10 +13,9 @@ from aerobee.broker.handlers.common import (
     Handlers,
     answer_when_saved,
     check_can_be_saved,
-    in_slices,
     known_topic,
     peer,
-    read_body,
+    put_listed,
     success,
 )
 from aerobee.broker.handlers.context import Broker
@@ -70,30 +70,18 @@ def update_and_create_topic(broker: Broker, request: Request) -> Command | None:
 
 
 def update_and_create_topic_list(broker: Broker, request: Request) -> None:
-    """Create or change several topics, all or none; one that comes twice as its last entry says."""
-    entries = read_body(request).get("topicConfigList")
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise Refused(ResponseCode.INVALID_PARAMETER, "topicConfigList is not a list of topics")
-    last = {str(entry.get("topicName") or ""): entry for entry in entries}
-    in_slices(request, _put_all(broker, request, list(last.values())))
+    """Create or change several topics, all or none."""
+    topics = broker.topics
+    put_listed(request, "topic", partial(_checked, broker), topics.put, topics.file)
 
 
-def _put_all(
-    broker: Broker, request: Request, entries: list[dict[Any, Any]]
-) -> Generator[None, None, Command | None]:
-    configs = []
-    for entry in entries:
-        config = topic_from_json(entry)
-        known = broker.topics.get(config.name)
-        attributes = _altered(known.attributes if known else {}, config.attributes)
-        config = replace(config, attributes=attributes)
-        _check(broker, config)
-        configs.append(config)
-        yield
-    for config in configs:
-        broker.topics.put(config)
-        yield
-    return answer_when_saved(request, success(request), broker.topics.file)
+def _checked(broker: Broker, entry: dict[Any, Any]) -> TopicConfig:
+    config = topic_from_json(entry)
+    known = broker.topics.get(config.name)
+    attributes = _altered(known.attributes if known else {}, config.attributes)
+    config = replace(config, attributes=attributes)
+    _check(broker, config)
+    return config
 
 
 def _check(broker: Broker, config: TopicConfig) -> None:
