@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from aerobee_command import aerobee
+from aerobee_command import Result, aerobee
 
 from aerobee.broker.daemon.namesrv import AppNameServer
 from aerobee.broker.settings import Settings
@@ -72,6 +72,16 @@ async def test_a_damaged_record_is_not_dumped_as_a_good_one(
         assert "sound message 0" in output.out and "sound message 2" in output.out
 
 
+async def asked_without_brokers(folder: Path, words: Sequence[str]) -> Result:
+    """The command with a name server that knows no broker; it ends with 3."""
+    names = AppNameServer(Settings(namesrv_listen_port=0, store_path_root_dir=str(folder)))
+    await names.start()
+    try:
+        return await aerobee(*words, url=f"mq://127.0.0.1:{names.namesrv_port}", code=3)
+    finally:
+        await names.stop()
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -87,12 +97,7 @@ async def test_a_damaged_record_is_not_dumped_as_a_good_one(
 async def test_users_of_a_cluster_without_brokers_are_not_found(
     tmp_path: Path, words: Sequence[str]
 ) -> None:
-    names = AppNameServer(Settings(namesrv_listen_port=0, store_path_root_dir=str(tmp_path)))
-    await names.start()
-    try:
-        said = await aerobee(*words, url=f"mq://127.0.0.1:{names.namesrv_port}", code=3)
-    finally:
-        await names.stop()
+    said = await asked_without_brokers(tmp_path, words)
     assert "know no broker" in said.err and not said.out
 
 
@@ -106,12 +111,7 @@ async def test_users_of_a_cluster_without_brokers_are_not_found(
 async def test_what_fails_for_want_of_a_broker_says_so(
     tmp_path: Path, words: Sequence[str], text: str
 ) -> None:
-    names = AppNameServer(Settings(namesrv_listen_port=0, store_path_root_dir=str(tmp_path)))
-    await names.start()
-    try:
-        said = await aerobee(*words, url=f"mq://127.0.0.1:{names.namesrv_port}", code=3)
-    finally:
-        await names.stop()
+    said = await asked_without_brokers(tmp_path, words)
     assert text in said.err
 
 

@@ -15,7 +15,7 @@ from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import ReadStatus
-from aerobee.broker.store.retention.clean import COVER_PAUSE_S
+from aerobee.broker.store.retention.clean import COVER_PAUSE_S, Chosen
 
 from .conftest import ManualClock, OpenStore, abandon, dispatch, message, read_all
 from .faulty_disk import FaultyDisk
@@ -351,18 +351,25 @@ def test_files_that_an_operator_removed_do_not_end_the_cleaning(
     assert int(queue_files[0]) > 0
 
 
-def test_a_topic_recreated_before_its_expired_queue_file_was_removed_keeps_its_own(
-    open_store: OpenStore, tmp_path: Path, clock: ManualClock
-) -> None:
-    """The thread that removes files may be waiting for a sync meanwhile."""
-    store = open_store()
+def expired_queue_file(store: MessageStore, clock: ManualClock) -> Chosen:
+    """One that is to be removed: the log that it points to is gone."""
     fill_files(store, 2)
     age(store, clock, 73)
     store.clean.trigger()
     chosen = store.clean.choose()
     assert chosen is not None and store.clean.remove(chosen)
     derived = next(store.clean.choose_derived())
-    assert derived is not None and os.path.basename(derived[1].path) == f"{0:020d}"
+    assert derived is not None
+    return derived
+
+
+def test_a_topic_recreated_before_its_expired_queue_file_was_removed_keeps_its_own(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    """The thread that removes files may be waiting for a sync meanwhile."""
+    store = open_store()
+    derived = expired_queue_file(store, clock)
+    assert os.path.basename(derived[1].path) == f"{0:020d}"
     store.delete_topic("T")
     store.put([message(body=b"new")])
     dispatch(store)
@@ -378,13 +385,7 @@ def test_a_topic_deleted_before_its_expired_queue_file_was_removed_is_no_failure
     open_store: OpenStore, clock: ManualClock
 ) -> None:
     store = open_store()
-    fill_files(store, 2)
-    age(store, clock, 73)
-    store.clean.trigger()
-    chosen = store.clean.choose()
-    assert chosen is not None and store.clean.remove(chosen)
-    derived = next(store.clean.choose_derived())
-    assert derived is not None
+    derived = expired_queue_file(store, clock)
     store.delete_topic("T")
     with capture_logs() as lines:
         assert store.clean.remove(derived)
